@@ -39,13 +39,11 @@ from benchmarks import minilm, rows, tuning, tuning_parity_torch
 from bert_jax.configs.finetune import glue, squad1, wnut17
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import config as config_lib
-from bert_jax.finetuning import inputs
 from bert_jax.finetuning import run as tuning_run
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.inputs import Start
-from bert_jax.finetuning.setup import Setup
-from bert_jax.finetuning.task import Features
+from bert_jax.finetuning.setup import Setup, Start, open_inputs
+from bert_jax.finetuning.tasks.base import Features
 from bert_jax.model import parameters
 from bert_jax.training.step import TrainState
 
@@ -266,11 +264,8 @@ def open_setup(name: str, args: argparse.Namespace, has_dropout: bool = True) ->
         changes |= {f"dropout.{x}_prob": 0.0 for x in ("hidden", "attention", "head")}
     config.update_from_flattened_dict(changes | case.changes)
     start = Start(str(args.model), is_from_scratch=False, lowercase=None)
-    directory = str(args.workdir / name)
     with contextlib.redirect_stdout(sys.stderr):  # only rows are on stdout
-        setup = inputs.open_inputs(
-            config_lib.from_config_dict(config), start, directory
-        )
+        setup = open_inputs(config_lib.from_config_dict(config), start)
     return with_subset(setup, case.num_rows)
 
 

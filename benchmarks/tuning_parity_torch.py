@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from bert_jax.finetuning import step as tuning_step
-from bert_jax.finetuning import task
 from bert_jax.finetuning.config import RecipeConfig
 from bert_jax.finetuning.data.datasets import Split
 from bert_jax.finetuning.setup import Setup
@@ -163,8 +162,8 @@ def evaluate(setup: Setup, model: Any, split: Split) -> dict[str, float]:
         parts.append(_logits(outputs, config.sequence_length))
     logits = np.concatenate(parts)[np.argsort(order_N)]
     names = setup.datasets.names
-    predicted = task.predict(config.task, split.examples, features, logits, names)
-    return task.evaluate(config.task, split.examples, predicted, names)
+    predicted = config.task.predict(split.examples, features, logits, names)
+    return config.task.evaluate(split.examples, predicted, names)
 
 
 def _logits(outputs: Any, length: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as config_lib
 from bert_jax.finetuning import metrics, results, sweep
 from bert_jax.finetuning.config import RecipeConfig
-from bert_jax.finetuning.inputs import Start
+from bert_jax.finetuning.setup import Start
 from bert_jax.loading import source
 from bert_jax.monitoring import trackers
 

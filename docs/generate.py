@@ -158,6 +158,7 @@ def pretraining_keys() -> str:
 def finetuning_keys() -> str:
     """Returns tables of the keys of bert_jax.finetuning.config."""
     from bert_jax.finetuning import config as config_lib
+    from bert_jax.finetuning.tasks import TASKS
 
     common = [
         key
@@ -166,16 +167,16 @@ def finetuning_keys() -> str:
     ]
     sst2 = {"finetune/glue.py:sst2": load("finetune.glue", "sst2")}
     parts = [_sections(common, sst2)]
-    by_class: dict[type, list[str]] = {}
-    for kind, task in config_lib.TASKS.items():
-        by_class.setdefault(task, []).append(kind)
-    for task, kinds in by_class.items():
-        names = ", ".join(f"`{kind}`" for kind in kinds)
-        parts.append(f"### config.task: {', '.join(kinds)}\n\nFor {names}.")
-        parts.append(_table(config_keys(task, "config.task"), {}))
+    kinds_of: dict[tuple[Key, ...], list[str]] = {}
+    for kind, task in TASKS.items():
+        _, *keys = config_keys(task, "config.task")  # the first one is kind
+        kinds_of.setdefault(tuple(keys), []).append(kind)
+    for keys, kinds in kinds_of.items():
+        parts.append(f"### config.task: {', '.join(kinds)}")
+        parts.append(_table([*keys], {}))
     rows = [
-        [f"`{kind}`", ", ".join(f"`{x}`" for x in metrics)]
-        for kind, metrics in config_lib.METRICS.items()
+        [f"`{kind}`", ", ".join(f"`{x}`" for x in task.metrics)]
+        for kind, task in TASKS.items()
     ]
     parts.append("### config.metric\n\n" + table(["task", "metrics"], rows))
     return "\n\n".join(parts)
@@ -234,8 +235,8 @@ def field_comments(kind: type) -> dict[str, str]:
             if source.startswith("#"):
                 above.append(line)
             elif field:
-                text = line or " ".join(above)
-                comments[field[1]] = text
+                if text := line or " ".join(above):
+                    comments.setdefault(field[1], text)
                 above = []
     return comments
 

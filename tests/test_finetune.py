@@ -19,8 +19,9 @@ from flax import nnx
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import inputs, outcome, results
+from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning import run as tuning
+from bert_jax.finetuning import setup as setup_lib
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
@@ -104,8 +105,8 @@ def test_two_processes_compute_the_results_of_one(swept, tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
     )
-    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
-    assert model.head == model_lib.read_tuned(str(directory / "run" / "model")).head
+    model = model_lib.place(tuned.read(tmp_path / "run" / "model"))
+    assert model.head == tuned.read(directory / "run" / "model").head
 
 
 @pytest.mark.slow
@@ -131,7 +132,7 @@ def test_no_model_is_written_if_all_runs_diverge(source, tmp_path):
 def test_the_written_model_has_the_reported_metrics(swept):
     """The model is read from its directory alone."""
     directory, _ = swept
-    model = model_lib.place(model_lib.read_tuned(str(directory / "run" / "model")))
+    model = model_lib.place(tuned.read(directory / "run" / "model"))
     assert model.head is not None and model.head.labels == ("against", "for")
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)
@@ -150,7 +151,7 @@ def test_transformers_reads_the_same_logits(swept):
     encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = theirs.eval()(**encoded).logits.numpy()
-    model = model_lib.place(model_lib.read_tuned(str(path)))
+    model = model_lib.place(tuned.read(path))
     ids = encoded["input_ids"].numpy().astype(np.int32)
     batch = {
         "input_ids": ids,
@@ -173,8 +174,8 @@ def assert_refused(directory, changes, message):
         (values[section] if section else values)[name] = value
     with pytest.raises(ConfigError, match=re.escape(message)):
         config = tasks_config.from_config_dict(values)
-        start = inputs.Start(str(directory / "source"), False, None, changes)
-        inputs.open_inputs(config, start, str(directory / "run"))
+        start = setup_lib.Start(str(directory / "source"), False, None, changes)
+        setup_lib.open_inputs(config, start)
 
 
 # Kind -> a value of its metric that a model exceeds only if it has learned the task.
@@ -197,10 +198,10 @@ def test_every_kind_is_fine_tuned_and_predicts(kind, tmp_path, capsys):
     workdir = str(tmp_path / "run")
     directory = results.directory_of(workdir, rate, 0)
     result = tuning.tune(setup, rate, 0, directory)
-    outcome.write(setup, workdir, [result], 1.0)
+    sweep.write(setup, workdir, [result], 1.0)
     assert result.metrics[setup.config.metric] > LEARNED[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
-    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
+    model = model_lib.place(tuned.read(tmp_path / "run" / "model"))
     assert model.head == setup.head
     assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
@@ -240,7 +241,7 @@ def test_predict_repeats_the_predictions_of_fine_tuning(kind, tmp_path):
     rate = setup.config.recipe.learning_rate
     run_of = results.directory_of(str(tuned_on / "run"), rate, 0)
     result = tuning.tune(setup, rate, 0, run_of)
-    outcome.write(setup, str(tuned_on / "run"), [result], 1.0)
+    sweep.write(setup, str(tuned_on / "run"), [result], 1.0)
     found = setup.datasets.dev[0].examples
     if kind == "multi_label":
         lines = [text * 5 for text in found.a]  # longer than the rows of fine-tuning
@@ -275,7 +276,7 @@ def test_a_student_with_fewer_layers_learns_from_the_fine_tuned_model(swept, tmp
     taught = f"--config.distill.teacher={teacher}"
     stdout = run_well("bert_jax.finetune", *arguments, taught)
     assert "1 layer of 32" in stdout and f"teacher: {teacher}, 2 layers" in stdout
-    student = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    student = tuned.read(tmp_path / "run" / "model")
     assert student.config.num_hidden_layers == 1
     summary = json.loads((tmp_path / "run" / "results.json").read_text())
     (dev,) = summary["dev"].values()
@@ -325,7 +326,7 @@ def open_student(teacher, **changes):
             encoder = dataclasses.replace(encoder, config=sizes)
         else:
             values[name] = value
-    return inputs.open_teacher(tasks_config.from_config_dict(values), encoder)
+    return setup_lib.open_teacher(tasks_config.from_config_dict(values), encoder)
 
 
 def test_a_teacher_must_fit_the_tokenizer_and_sizes_of_its_student(swept):
@@ -347,10 +348,10 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    teacher = model_lib.read_tuned(str(tmp_path), "config.distill.teacher")
+    teacher = tuned.read(tmp_path, "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="fine-tuned for regression, but config.task"):
-        inputs.check_teacher_task(teacher, values, None)
+        setup_lib.check_teacher_task(teacher, values, None)
 
 
 @pytest.mark.parametrize(
@@ -375,11 +376,11 @@ def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
 ):
     config = tasks_config.from_config_dict(config_dict(name))
     if isinstance(expected, int):
-        fitting = inputs.fit_length(config, given, "--model=m", most)
+        fitting = setup_lib.fit_length(config, given, "--model=m", most)
         assert fitting == dataclasses.replace(config, sequence_length=expected)
         return
     with pytest.raises(ConfigError, match=re.escape(expected)):
-        inputs.fit_length(config, given, "--model=m", most)
+        setup_lib.fit_length(config, given, "--model=m", most)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from bert_jax import errors, inference
 from bert_jax.config import from_config_dict
 from bert_jax.data.corpus import build
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import outcome
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
@@ -108,7 +107,7 @@ def test_a_command_after_training(home, name):
 
 def test_a_run_given_to_predict_is_fine_tuned_by_the_command_in_the_error(home):
     with pytest.raises(errors.ConfigError) as error:
-        model_lib.read_tuned(str(home / "run"))
+        tuned.read(home / "run")
     command = commands_after_training(str(home / "run"))["finetune"].strip()
     assert str(error.value).endswith(f"written by: {command}")
 
@@ -157,7 +156,7 @@ def test_the_example_of_a_kind_is_an_input_of_its_model(kind, tmp_path):
     config, _, params = tuned.build(kind)
     head = tuned.HEADS[kind]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    parts = tuple(outcome.example(task).split(" ||| "))
+    parts = tuple(task.form.example.split(" ||| "))
     options = {"max_query_length": 8} if kind == "question_answering" else {}
     model = inference.load_tuned(tmp_path, **options)
     (result,) = model.predict([parts])

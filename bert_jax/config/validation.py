@@ -167,7 +167,8 @@ def build(kind: Any, values: Any, path: str) -> Any:
 
 
 def _build_section(kind: Any, values: Any, path: str) -> Any:
-    known = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    known = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
     for key in values:
         if key not in known:
             close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.0)

@@ -2,7 +2,7 @@
 
 As in bert_jax/config, there are no defaults: every value is set in the config file, and
 the type of a field has its range or its choices. config.task.kind determines which keys
-config.task has.
+config.task has; they are fields of the classes in tasks/.
 """
 
 import dataclasses
@@ -23,12 +23,11 @@ from bert_jax.config.validation import (
     Positive,
     Range,
     build,
-    members,
     one_of,
     require,
 )
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import predictions
+from bert_jax.finetuning.tasks import AnyTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,109 +46,17 @@ class KindAndPath:
 
 
 Spec = Annotated[str, KindAndPath()]
-TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Specs of data sets, in the syntax of tables.py, conll.py or squad.py."""
+    """Specs of data sets, in the syntax of data/tables.py, conll.py or squad.py."""
 
     train: Spec  # the training set
     # dev sets; the metric of the first one selects the best checkpoint
     dev: Annotated[tuple[Spec, ...], Length(min=1)]
     test: tuple[Spec, ...]  # data sets without labels; may be empty
     header: tuple[str, ...]  # column names of a tsv or csv without a header line
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TextTask:
-    """A class, a score or several labels of a text or a pair of texts."""
-
-    kind: Literal["classification", "regression", "multi_label"]  # what to predict
-    text: TextColumns  # one text column, or two for text pairs
-    label: str  # label column
-    labels: tuple[str, ...]  # class names; (): take them from the training set
-    glue: tuple[str, ...]  # keys of predictions.GLUE_FILES, one for each of data.test
-    index: str  # column of a test example's index in GLUE's file; "": row number
-    threshold: Fraction  # multi_label: minimum probability of a predicted class
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceTask:
-    """The best of several continuations of a text."""
-
-    kind: Literal["multiple_choice"]  # what to predict
-    text: TextColumns  # context column; optionally a column prefixed to all choices
-    # one column per choice, or a single column of lists
-    choices: Annotated[tuple[str, ...], Length(min=1)]
-    label: str  # column of the correct choice's index, from 0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaggingTask:
-    """A tag of each word."""
-
-    kind: Literal["tagging"]  # what to predict
-    # list-valued column of a table; in a conll: file "2" is its second column, and any
-    # other text its first
-    words: str
-    # list-valued column of a table; in a conll: file "3" is its third column, and any
-    # other text its last
-    tags: str
-    labels: tuple[str, ...]  # BIO tags and O; (): take them from the training set
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QuestionTask:
-    """The span of a paragraph that answers a question."""
-
-    kind: Literal["question_answering"]  # what to predict
-    stride: CountOrZero  # tokens between the starts of windows; 0: see window_stride
-    max_query_length: Count  # maximum tokens of a question
-    max_answer_length: Count  # maximum tokens of an answer
-    num_best: Count  # answers to keep for each question
-    null_threshold: float  # null odds above this value mean "no answer"
-    answer_units: Literal["words", "characters"]  # units of the F1 score
-
-    def room(self, length: int) -> int:
-        """Returns the number of paragraph tokens that fit beside the longest question.
-
-        Args:
-          length: tokens of a row, [CLS] question [SEP] window [SEP].
-        """
-        return length - 3 - self.max_query_length
-
-    def window_stride(self, length: int) -> int:
-        """Resolves the stride: 0 means half of the room, at most run_squad.py's 128."""
-        return self.stride or max(1, min(128, self.room(length) // 2))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SimilarityTask:
-    """The similarity of two texts, as the cosine of their embeddings."""
-
-    kind: Literal["similarity"]  # what to predict
-    text: Annotated[tuple[str, ...], Length(min=2, max=2)]  # the two text columns
-    label: str  # column of the similarity score
-    max_label: Positive  # score whose target cosine is 1; the target of score 0 is 0
-    # columns of the training set without scores: two of texts that belong together, or
-    # one, whose texts differ by dropout alone; the other texts of the batch are
-    # negatives. (): train on the scores
-    positives: Annotated[tuple[str, ...], Length(min=0, max=2)]
-    temperature: Positive  # divides the cosines to the positive and the negatives
-
-
-Task = TextTask | ChoiceTask | TaggingTask | QuestionTask | SimilarityTask
-TASKS: dict[str, type[Task]] = members(Task)
-METRICS: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "matthews", "f1", "macro_f1"),
-    "regression": ("pearson", "spearman"),
-    "multi_label": ("micro_f1", "macro_f1"),
-    "tagging": ("f1", "precision", "recall"),
-    "question_answering": ("f1", "exact_match"),
-    "multiple_choice": ("accuracy",),
-    "similarity": ("spearman", "pearson"),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,11 +122,30 @@ class FinetuneConfig:
     dropout: DropoutConfig
     recipe: RecipeConfig
     distill: DistillConfig
-    metric: str  # one of METRICS for the task; selects the best checkpoint
-    task: Task
+    metric: str  # a metric of the task; selects the best checkpoint
+    task: AnyTask  # the classes in tasks/
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+# Prefixes of keys that may change between the calls of a sweep: they affect where and
+# how a run computes, but not its results.
+MAY_CHANGE = (
+    "config.mesh",
+    "config.accumulation_steps",
+    "config.remat",
+    "config.log_every_steps",
+    "config.compilation_cache_dir",
+    "config.trackers",
+    "config.data.test",  # predicted anew in every call
+    "config.task.glue",
+    "config.task.index",
+    "config.recipe.learning_rate",  # each rate has its own runs
+    "config.recipe.learning_rates",
+    "config.distill.teacher",  # the paths may change; the digests are compared
+    "model",
+)
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
@@ -235,7 +161,7 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
             " are in configs/finetune"
         )
     finetune: FinetuneConfig = build(FinetuneConfig, config, "config")
-    metrics = METRICS[finetune.task.kind]
+    metrics = finetune.task.metrics
     require(
         finetune.metric in metrics,
         "config.metric",
@@ -244,21 +170,8 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
     )
     check_mesh(finetune.mesh)
     _check_distill(finetune.distill)
-    task = finetune.task
-    if isinstance(task, TextTask):
-        _check_glue(task, finetune.data)
-    if isinstance(task, TextTask | TaggingTask):
-        _check_labels(task)
-    if isinstance(task, SimilarityTask) and task.positives:
-        _check_negatives(task, finetune)
-    check_length(finetune)
+    finetune.task.check(finetune.sequence_length, finetune)
     return finetune
-
-
-def check_length(config: FinetuneConfig) -> None:
-    """Raises ConfigError if config.sequence_length does not suit the task."""
-    if isinstance(config.task, QuestionTask):
-        _check_windows(config.task, config.sequence_length)
 
 
 def _check_distill(distill: DistillConfig) -> None:
@@ -279,67 +192,3 @@ def _check_distill(distill: DistillConfig) -> None:
             "must name a fine-tuned model unless config.distill.label_weight=1,"
             " logits_weight=0 and states_weight=0",
         )
-
-
-def _check_glue(task: TextTask, data: DataConfig) -> None:
-    require(
-        len(task.glue) in (0, len(data.test))
-        and set(task.glue) <= predictions.GLUE_FILES.keys(),
-        "config.task.glue",
-        task.glue,
-        f"must be empty, or have one of {', '.join(predictions.GLUE_FILES)} for each of"
-        " config.data.test",
-    )
-
-
-def _check_labels(task: TextTask | TaggingTask) -> None:
-    require(
-        len(set(task.labels)) == len(task.labels),
-        "config.task.labels",
-        task.labels,
-        "has a duplicate name",
-    )
-    require(
-        task.kind != "regression" or len(task.labels) <= 1,
-        "config.task.labels",
-        task.labels,
-        "must have at most one name for a regression, whose head has one output",
-    )
-
-
-def _check_windows(task: QuestionTask, sequence_length: int) -> None:
-    room = task.room(sequence_length)
-    require(
-        room > 0,
-        "config.task.max_query_length",
-        task.max_query_length,
-        f"leaves no room for a paragraph in rows of {sequence_length} tokens; lower it,"
-        f" for example to {sequence_length // 3}",
-    )
-    require(
-        task.stride <= room,
-        "config.task.stride",
-        task.stride,
-        f"leaves gaps between windows: rows of {sequence_length} hold {room} tokens of"
-        " the paragraph beside a question of"
-        f" config.task.max_query_length={task.max_query_length}; set"
-        " config.task.stride=0 for overlapping windows",
-    )
-
-
-def _check_negatives(task: SimilarityTask, config: FinetuneConfig) -> None:
-    require(
-        config.accumulation_steps == 1,
-        "config.accumulation_steps",
-        config.accumulation_steps,
-        "must be 1 with config.task.positives, whose negatives are the other texts of"
-        " the whole batch",
-    )
-    dropout = config.dropout
-    require(
-        len(task.positives) == 2 or dropout.hidden_prob + dropout.attention_prob > 0,
-        "config.dropout.hidden_prob",
-        dropout.hidden_prob,
-        "must be above 0 with one column in config.task.positives: without dropout, the"
-        " two embeddings of a text are equal",
-    )

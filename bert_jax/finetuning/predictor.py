@@ -12,10 +12,9 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.task import Features
-from bert_jax.model import heads
+from bert_jax.finetuning.tasks.base import Features
+from bert_jax.model import heads, int8
 
 
 class Predictor:
@@ -47,7 +46,13 @@ class Predictor:
         self._batch_size = -(-batch_size // divisor) * divisor
         self._length, self._mesh = length, mesh
         self._part = mesh_lib.host_part(mesh, jax.process_index())
-        self._forward = tuning_step.make_forward(graphdef, dtype)
+
+        def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+            model: Any = nnx.merge(graphdef, int8.dequantize(params))
+            logits = model(batch, dropout_key=None, dtype=dtype).logits
+            return jax.reshard(logits, jax.P())  # on all devices
+
+        self._forward = jax.jit(forward)
 
     def __call__(
         self,
@@ -61,7 +66,7 @@ class Predictor:
         as if all its rows were as long as the longest.
 
         Args:
-          params: parameters of the model with its head.
+          params: parameters of the model with its head; they may be quantized.
           features: the rows.
           on_rows: called after each batch with the number of rows in it.
 

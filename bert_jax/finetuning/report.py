@@ -1,6 +1,5 @@
 """Reports a sweep: its inputs, a table of its runs, and plots of the dev metrics."""
 
-import collections
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ import rich.table
 
 from bert_jax import storage
 from bert_jax.config import ModelConfig
-from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.data.datasets import Datasets, Split
-from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.data.squad import Questions
-from bert_jax.finetuning.inputs import Start
+from bert_jax.finetuning.data.datasets import Datasets
+from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.results import Result
-from bert_jax.finetuning.setup import Setup
+from bert_jax.finetuning.setup import Setup, Start
 
 # Attributes that count lost data, of features or examples -> their descriptions.
 LOSSES = {
@@ -46,6 +42,10 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
     names = f", {len(datasets.names)} labels" if datasets.names else ""
     notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
+    sizes = [
+        split.examples.size(len(split.features))
+        for split in (datasets.train, *datasets.dev)
+    ]
     teacher = []
     if setup.teacher:
         layers = _layers(setup.teacher.config)
@@ -55,8 +55,7 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
         *teacher,
         f"task:   {config.task.kind}{names}, rows of at most"
         f" {config.sequence_length} tokens, best by {config.metric}",
-        f"data:   {_size(datasets.train)} to train on, dev"
-        f" {', '.join(map(_size, datasets.dev))}",
+        f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
         *(f"        {note}" for note in notes),
         f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
         f" {workdir}",
@@ -69,18 +68,11 @@ def _layers(model: ModelConfig) -> str:
     return f"{number} layer{'s' if number > 1 else ''}"
 
 
-def _size(split: Split) -> str:
-    rows = f"{len(split.features):,} rows"
-    if isinstance(split.examples, Questions):
-        return f"{len(split.examples.questions):,} questions in {rows}"
-    return rows
-
-
 def class_counts(datasets: Datasets) -> list[str]:
     """Returns a line for each labelled set with the number of examples per class."""
     found = []
     for split in (datasets.train, *datasets.dev):
-        counts = _class_counts(split.examples, datasets.names)
+        counts = split.examples.class_counts(datasets.names)
         shown = [f"{name} {count:,}" for name, count in counts]
         if len(shown) > LISTED_CLASSES:
             counts.sort(key=lambda item: -item[1])
@@ -89,25 +81,6 @@ def class_counts(datasets: Datasets) -> list[str]:
         if shown:
             found.append(f"{split.spec}: {', '.join(shown)}")
     return found
-
-
-def _class_counts(examples: Any, names: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns the number of examples of each class, or of entities of each type."""
-    if isinstance(examples, Sentences):
-        begins = [
-            tag[2:] for tags in examples.tags or [] for tag in tags if tag[0] == "B"
-        ]
-        return sorted(collections.Counter(begins).items())
-    labels = examples.labels if isinstance(examples, Texts) else None
-    if labels is None or not names:
-        return []
-    if labels.ndim == 2:
-        counts = labels.sum(axis=0).astype(int)
-    elif np.issubdtype(labels.dtype, np.integer):
-        counts = np.bincount(labels, minlength=len(names))
-    else:  # scores
-        return []
-    return list(zip(names, counts.tolist(), strict=True))
 
 
 def losses(datasets: Datasets) -> list[str]:
@@ -176,14 +149,14 @@ def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
 
 
 def plot_confusion(
-    workdir: str, examples: Any, predicted: Any, names: Sequence[str]
+    workdir: str, examples: Examples, predicted: Any, names: Sequence[str]
 ) -> Path | None:
     """Plots the confusion matrix of a dev set.
 
     Args:
       workdir: directory to write the plot to.
       examples: examples of the dev set.
-      predicted: their predictions, from `task.predict`.
+      predicted: their predictions, from `Task.predict`.
       names: class names.
 
     Returns:
@@ -193,7 +166,7 @@ def plot_confusion(
     import sklearn.metrics  # slow to import, see metrics.py
     from matplotlib.figure import Figure
 
-    pairs = _class_pairs(examples, predicted, names)
+    pairs = examples.class_pairs(predicted, names)
     if pairs is None or len(names) > MAX_CLASSES:
         return None
     labels_N, predicted_N = pairs
@@ -212,22 +185,6 @@ def plot_confusion(
     axes.set_yticks(ticks, names)
     axes.set(xlabel="predicted", ylabel="label", title="Dev set")
     return _save(figure, workdir, CONFUSION_FILE)
-
-
-def _class_pairs(
-    examples: Any, predicted: Any, names: Sequence[str]
-) -> tuple[list[str], list[str]] | None:
-    """Returns the labelled and the predicted class of every example or word."""
-    if isinstance(examples, Sentences):
-        sides: tuple[Any, ...] = (examples.tags or (), predicted)
-        labelled: list[str] = [tag for tags in sides[0] for tag in tags]
-        return labelled, [tag for tags in sides[1] for tag in tags]
-    if not isinstance(examples, Texts) or np.ndim(predicted) > 1:
-        return None
-    labels = examples.labels
-    if labels is None or np.issubdtype(labels.dtype, np.floating):
-        return None
-    return [str(names[i]) for i in labels], [str(names[i]) for i in predicted]
 
 
 def _metric_names(results: Sequence[Result]) -> list[str]:

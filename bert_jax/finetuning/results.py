@@ -1,13 +1,12 @@
 """Stores the results of fine-tuning runs, and ranks them."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax import small_files, storage
+from bert_jax import small_files
 from bert_jax.errors import CorruptError
 
 RESULT_FILE = "result.json"
@@ -46,8 +45,7 @@ def directory_of(workdir: str, learning_rate: float, seed: int) -> str:
 
 def write(workdir: str, result: Result) -> None:
     """Writes the result of a completed run into its directory."""
-    text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-    storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
+    small_files.write_json(Path(workdir) / RESULT_FILE, dataclasses.asdict(result))
 
 
 def read(workdir: str) -> Result | None:

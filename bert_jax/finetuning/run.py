@@ -141,7 +141,7 @@ class _Run:
         )
         self._num_steps = setup.num_steps
         self._dev_steps = dev_steps(config, self._num_steps)
-        self._is_interrupted = False
+        self.is_interrupted = False
         self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
         self._dropout_key = tuning_step.dropout_key(seed)
@@ -171,7 +171,7 @@ class _Run:
         }
         monitor.open_trackers(config.trackers, workdir, described)
         # Process 0 reads it after `open_log` dropped the lines of later steps.
-        self._history: list[dict[str, float]] = json.loads(
+        self.history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
 
@@ -227,8 +227,8 @@ class _Run:
                 )
                 self._step += 1
                 self._monitor.step(self._step, 0, step_metrics)
-                self._is_interrupted |= preemption.interrupted()
-                if self._is_interrupted and self._step < self._num_steps:
+                self.is_interrupted |= preemption.interrupted()
+                if self.is_interrupted and self._step < self._num_steps:
                     self._save()
                     raise errors.Interrupted(
                         f"step {self._step:,} is saved in {self._workdir}"
@@ -239,16 +239,6 @@ class _Run:
         except DivergedError as error:
             return str(error)
         return ""
-
-    @property
-    def history(self) -> list[dict[str, float]]:
-        """{"step": ..., metrics} of each evaluation of the dev set."""
-        return self._history
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether an interruption was requested, possibly after the last step."""
-        return self._is_interrupted
 
     def close(self) -> None:
         """Waits for saves in progress, and closes the checkpoints."""
@@ -263,7 +253,7 @@ class _Run:
 
     def _stops_early(self) -> bool:
         """Returns whether the last `early_stop_evals` evaluations did not improve."""
-        patience, history = self._config.early_stop_evals, self._history
+        patience, history = self._config.early_stop_evals, self.history
         best = results.best(history, self._config.metric)
         since = sum(line["step"] > best["step"] for line in history)
         return bool(patience) and since >= patience
@@ -276,9 +266,9 @@ class _Run:
         """
         if self._step not in self._checkpoints.steps():
             self._save()
-        if not any(line["step"] == self._step for line in self._history):
+        if not any(line["step"] == self._step for line in self.history):
             self._evaluate()
-        best = results.best(self._history, self._config.metric)
+        best = results.best(self.history, self._config.metric)
         if best["step"] == self._step and self._step not in self._best_weights.steps():
             params: Any = {"params": self._state.params}
             with self._monitor.activity("saving"):
@@ -303,7 +293,7 @@ class _Run:
         text = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
         self._monitor.log(self._step, line, f"dev set: {text}")
         self._monitor.flush()
-        self._history.append({"step": self._step, **found})
+        self.history.append({"step": self._step, **found})
 
     def _save(self) -> None:
         self._monitor.flush()  # raises if the steps since the last line diverged

@@ -1,25 +1,63 @@
-"""The state that all runs of a sweep share: inputs, compiled step, and predictor."""
+"""Opens the inputs of a sweep: the model, the labelled data and the teacher.
+
+`Setup` holds them, with the compiled functions that all runs of the sweep share.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 from flax import nnx
 
 from bert_jax.config import ModelConfig
+from bert_jax.data.tokenizers.library import LibraryTokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
+from bert_jax.distributed import devices, multihost
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.errors import ConfigError
 from bert_jax.finetuning import step as tuning_step
-from bert_jax.finetuning import task
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.data.datasets import Datasets, Split
+from bert_jax.finetuning.data.datasets import read as read_datasets
 from bert_jax.finetuning.predictor import Predictor
+from bert_jax.finetuning.tasks import HEADS
+from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import HostModel, PlacedModel
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
-from bert_jax.training import compilation
+from bert_jax.training import compilation, compilation_cache
 from bert_jax.training import step as step_lib
+
+OnRows = Callable[[int], object]  # called with the number of rows of each batch
+# Settings that are digests -> a description of the content that each one covers.
+DIGESTED = {
+    "encoder_sha256": "the encoder in --model",
+    "data_sha256.train": "the data in config.data.train",
+    "data_sha256.dev": "the data in config.data.dev",
+    "data_sha256.teacher": "the model in config.distill.teacher",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The model that fine-tuning starts from.
+
+    Attributes:
+      model: path of the encoder.
+      is_from_scratch: whether only its sizes and tokenizer are used, not its weights.
+      lowercase: whether it was trained on lower-cased text, if it does not record it.
+      given: the keys of the config that flags set.
+    """
+
+    model: str
+    is_from_scratch: bool
+    lowercase: bool | None
+    given: Collection[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +85,8 @@ class Setup:
 
     @property
     def head(self) -> Head:
-        kind, dropout_prob = self.config.task.kind, self.config.dropout.head_prob
-        return Head(kind, self.datasets.names, dropout_prob)
+        dropout_prob = self.config.dropout.head_prob
+        return Head(self.config.task.head, self.datasets.names, dropout_prob)
 
     @property
     def model(self) -> ModelConfig:
@@ -99,26 +137,168 @@ class Setup:
             mesh=self.mesh,
         )
 
-    def predict(
-        self,
-        params: Any,
-        split: Split,
-        on_rows: Callable[[int], object] | None = None,
-    ) -> Any:
-        """Returns the predictions for a data set, see `task.predict`."""
+    def predict(self, params: Any, split: Split, on_rows: OnRows | None = None) -> Any:
+        """Returns the predictions for a data set, see `Task.predict`."""
         logits = self.predictor(params, split.features, on_rows)
-        names = self.datasets.names
-        return task.predict(
-            self.config.task, split.examples, split.features, logits, names
-        )
+        task, names = self.config.task, self.datasets.names
+        return task.predict(split.examples, split.features, logits, names)
 
     def evaluate(
-        self,
-        params: Any,
-        split: Split,
-        on_rows: Callable[[int], object] | None = None,
+        self, params: Any, split: Split, on_rows: OnRows | None = None
     ) -> dict[str, float]:
         """Returns the metrics of a labelled data set."""
         predicted = self.predict(params, split, on_rows)
-        names = self.datasets.names
-        return task.evaluate(self.config.task, split.examples, predicted, names)
+        return self.config.task.evaluate(split.examples, predicted, self.datasets.names)
+
+
+def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
+    """Opens all inputs and sets the mesh; writes only to the compilation cache.
+
+    Args:
+      config: the config of all runs.
+      start: the model that they start from.
+
+    Raises:
+      ConfigError: if a flag, config key or input file is invalid.
+    """
+    devices.open_devices()
+    mesh = mesh_lib.make_mesh(config.mesh)
+    jax.set_mesh(mesh)
+    mesh_lib.check_batch(
+        "config.recipe.global_batch_size",
+        config.recipe.global_batch_size,
+        config.accumulation_steps,
+        mesh,
+    )
+    mesh_lib.host_part(mesh, jax.process_index())
+    encoder = model_lib.read_encoder(start.model, start.lowercase)
+    if config.task.has_pairs:
+        model_lib.check_pairs(encoder.config, f"config.task.kind={config.task.kind!r}")
+    encoder = model_lib.first_layers(encoder, config.num_layers)
+    mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
+    teacher = open_teacher(config, encoder)
+    models = {f"--model={start.model}": encoder}
+    if teacher:
+        models[f"config.distill.teacher={config.distill.teacher}"] = teacher
+    for name, model in models.items():
+        most = model.config.max_position_embeddings
+        config = fit_length(config, start.given, name, most)
+    # Process 0 reads first: it may have to prepare a dataset of TensorFlow Datasets.
+    datasets = multihost.first_then_others(
+        "labelled data", lambda: read_datasets(config, encoder.tokenizer)
+    )
+    check_metric(config, datasets)
+    if teacher:
+        check_teacher_task(teacher, config, datasets)
+    sha256 = datasets.sha256() | {"teacher": digest(teacher) if teacher else ""}
+    for name, value in (
+        ("config.data and config.distill.teacher", json.dumps(sha256)),
+        (f"--model={start.model}", digest(encoder)),
+    ):
+        multihost.check_same(
+            name,
+            value,
+            f"the content of {name} differs between processes; give every process the"
+            " same files",
+        )
+    print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
+    placed = model_lib.place(teacher) if teacher else None
+    return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
+
+
+def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None:
+    """Opens config.distill.teacher; returns None if it is "".
+
+    Raises:
+      ConfigError: if the teacher cannot be opened, or if its tokenizer or hidden size
+        does not suit the encoder.
+    """
+    path = config.distill.teacher
+    if not path:
+        return None
+    teacher = model_lib.read_tuned(path, HEADS, "config.distill.teacher")
+    given = f"config.distill.teacher={path}"
+    if _rules(teacher.tokenizer) != _rules(encoder.tokenizer):
+        raise ConfigError(
+            f"{given} and --model have different tokenizers; distillation needs the"
+            " same one"
+        )
+    sizes = teacher.config.hidden_size, encoder.config.hidden_size
+    if config.distill.states_weight and sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"{given} has hidden_size={sizes[0]}, but --model has {sizes[1]}; set"
+            " config.distill.states_weight=0"
+        )
+    return teacher
+
+
+def fit_length(
+    config: FinetuneConfig, given: Collection[str], model: str, most: int
+) -> FinetuneConfig:
+    """Lowers config.sequence_length to the number of positions of a model.
+
+    Args:
+      config: the config of all runs.
+      given: the keys of the config that flags set.
+      model: the flag or key of the model and its value, for error messages.
+      most: the number of positions of the model.
+
+    Raises:
+      ConfigError: if a flag sets a larger value, or if rows of the model's length are
+        too short for the task.
+    """
+    if config.sequence_length <= most:
+        return config
+    if "sequence_length" in given:
+        raise ConfigError(
+            f"config.sequence_length={config.sequence_length}, but {model} has {most}"
+            f" positions; set it to at most {most}, or remove the flag"
+        )
+    fitting = dataclasses.replace(config, sequence_length=most)
+    fitting.task.check(most, fitting)
+    return fitting
+
+
+def _rules(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer that is equal for tokenizers that differ in rare texts."""
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.for_corpora or tokenizer
+    return tokenizer
+
+
+def check_teacher_task(
+    teacher: HostModel, config: FinetuneConfig, datasets: Datasets
+) -> None:
+    """Raises ConfigError if the teacher was fine-tuned on a different task."""
+    assert teacher.head is not None
+    given = f"config.distill.teacher={config.distill.teacher}"
+    if teacher.head.kind != config.task.kind:
+        raise ConfigError(
+            f"{given} was fine-tuned for {teacher.head.kind}, but config.task.kind is"
+            f" {config.task.kind}; give a teacher fine-tuned on the same task"
+        )
+    # The only label of a regression is a column name, which may differ.
+    if config.task.kind != "regression" and teacher.head.labels != datasets.names:
+        raise ConfigError(
+            f"{given} has the labels {', '.join(teacher.head.labels)}, but the task has"
+            f" {', '.join(datasets.names)}; set config.task.labels to the teacher's"
+        )
+
+
+def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
+    """Raises ConfigError if the metric is an F1 undefined for the number of classes."""
+    undefined = "macro_f1" if len(datasets.names) == 2 else "f1"
+    if config.task.kind == "classification" and config.metric == undefined:
+        defined = "f1" if undefined == "macro_f1" else "macro_f1"
+        raise ConfigError(
+            f"config.metric={undefined!r} is not defined for {len(datasets.names)}"
+            f" classes; set config.metric={defined}"
+        )
+
+
+def digest(model: HostModel) -> str:
+    """Returns the SHA-256 of a model's config and weights."""
+    sha256 = hashlib.sha256(repr(model.config).encode())
+    for name, array in sorted(model.arrays.items()):
+        sha256.update(name.encode() + array.tobytes())
+    return sha256.hexdigest()

@@ -1,11 +1,16 @@
-"""The fine-tuning step and the forward pass, as pure functions.
+"""The fine-tuning step, as a pure function.
 
 training/step.py has the pretraining step.
 
-Shapes: B row of the batch.
+Sources of distillation: Hinton et al. 2015 for logits; Sun et al. 2019 and Jiao et al.
+2020 for hidden states, where each layer of the student is matched to the layer of the
+teacher at the same relative depth.
+
+Shapes: B example of the batch, R row (one or more per example, in order), T token,
+D hidden.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,10 +19,11 @@ import optax
 from flax import nnx
 
 from bert_jax.config import OptimizerConfig
-from bert_jax.finetuning import distillation, losses
-from bert_jax.finetuning.config import FinetuneConfig, RecipeConfig
-from bert_jax.model import int8
+from bert_jax.distributed import sharding
+from bert_jax.finetuning.config import DistillConfig, FinetuneConfig, RecipeConfig
+from bert_jax.finetuning.tasks.base import Task
 from bert_jax.model.dropout import DropoutKey
+from bert_jax.model.heads import Outputs
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.step import Batch, Metrics, TrainState
@@ -96,12 +102,12 @@ def make_train_step(
                 dtype=dtype,
                 remat=config.remat,
             )
-            total, count = losses.of_task(config.task, outputs, microbatch)
+            total, count = config.task.loss(outputs, microbatch)
             if teacher is not None:
                 teacher_model: Any = nnx.merge(teacher, teacher_params)
                 targets = teacher_model(microbatch, dropout_key=None, dtype=dtype)
-                total = config.distill.label_weight * total + distillation.loss(
-                    config.task.kind, outputs, targets, microbatch, config.distill
+                total = config.distill.label_weight * total + distillation_loss(
+                    config.task, outputs, targets, microbatch, config.distill
                 )
             return total, {"loss": total, "count": count}
 
@@ -125,21 +131,63 @@ def make_train_step(
     return train_step
 
 
-def make_forward(
-    graphdef: nnx.GraphDef, dtype: jnp.dtype
-) -> Callable[[Any, Batch], jax.Array]:
-    """Returns a jitted function (params, batch) -> float32 logits.
+def distillation_loss(
+    task: Task, student: Outputs, teacher: Outputs, batch: Batch, config: DistillConfig
+) -> jax.Array:
+    """Returns the weighted sum of the distillation losses, float32[].
 
-    The logits are replicated on all devices. The parameters are float32, or quantized
-    by int8.py.
+    The sum runs over the same terms as the task's loss, so both are divided by the same
+    count.
+
+    Args:
+      task: the task of both models.
+      student, teacher: outputs of the two models for the batch.
+      batch: the batch of the task's loss.
+      config: weights and temperature.
     """
+    total = jnp.float32(0.0)
+    scores, weights = task.distances(
+        student.logits, teacher.logits, batch, config.temperature
+    )
+    if config.logits_weight:
+        total += config.logits_weight * jnp.sum(scores * weights)
+    if config.states_weight:
+        distance_B = states_distance(student.states, teacher.states, batch)
+        # The number of terms of each example.
+        terms = weights * jnp.ones_like(scores)
+        count_B = jnp.sum(terms, axis=tuple(range(1, scores.ndim)))
+        total += config.states_weight * jnp.sum(distance_B * count_B)
+    return total
 
-    def forward(params: Any, batch: Batch) -> jax.Array:
-        model: Any = nnx.merge(graphdef, int8.dequantize(params))
-        logits = model(batch, dropout_key=None, dtype=dtype).logits
-        return jax.reshard(logits, jax.P())
 
-    return jax.jit(forward)
+def states_distance(
+    student: Sequence[jax.Array], teacher: Sequence[jax.Array], batch: Batch
+) -> jax.Array:
+    """Returns float32[B], the mean squared difference over layers, tokens and dims.
+
+    Args:
+      student: [R, T, D] states of the embeddings and after each of n layers.
+      teacher: the same for L layers; layer i of the student is matched to layer
+        floor(i L / n).
+      batch: int32[B, T] or [B, C, T] sequence_ids.
+    """
+    num_layers, num_teacher_layers = len(student) - 1, len(teacher) - 1
+    ids = batch["sequence_ids"]
+    by_row = sharding.spec("batch", "replicated")
+    rows = (ids.size // ids.shape[-1], ids.shape[-1])
+    is_real_RT = (jnp.reshape(ids, rows, out_sharding=by_row) > 0).astype(jnp.float32)
+    distance_R = jnp.zeros_like(is_real_RT[:, 0])
+    for i in range(1, num_layers + 1):
+        x_RTD = student[i].astype(jnp.float32)
+        y_RTD = teacher[i * num_teacher_layers // num_layers].astype(jnp.float32)
+        # The last layer has the state of [CLS] only, if the head reads only that one.
+        length = min(x_RTD.shape[1], y_RTD.shape[1])
+        error_RT = jnp.mean(jnp.square(x_RTD[:, :length] - y_RTD[:, :length]), axis=2)
+        weight_RT = is_real_RT[:, :length]
+        distance_R += jnp.sum(error_RT * weight_RT, axis=1) / jnp.sum(weight_RT, axis=1)
+    B = ids.shape[0]
+    distance_BC = jnp.reshape(distance_R, (B, rows[0] // B), out_sharding=by_row)
+    return jnp.mean(distance_BC, axis=1) / num_layers
 
 
 def init_key(seed: int) -> jax.Array:

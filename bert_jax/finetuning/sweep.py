@@ -1,15 +1,41 @@
-"""Runs a sweep: one fine-tuning run for each learning rate and seed."""
+"""Runs a sweep, one fine-tuning run per learning rate and seed, and writes results.
 
+The workdir of a sweep keeps its settings the same in every call, and has the best run's
+model, predictions and metrics.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import small_files
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.distributed import multihost, preemption
-from bert_jax.finetuning import inputs, outcome, report, settings
+from bert_jax.errors import AllDivergedError, ConfigError
+from bert_jax.finetuning import report, tuned_model
 from bert_jax.finetuning import results as results_lib
 from bert_jax.finetuning import run as tuning
-from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.inputs import Start
+from bert_jax.finetuning import setup as setup_lib
+from bert_jax.finetuning.config import MAY_CHANGE, FinetuneConfig
+from bert_jax.finetuning.data.datasets import Split
 from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.setup import Setup, Start
+from bert_jax.finetuning.tasks import glue
+from bert_jax.monitoring.progress import Progress
+from bert_jax.monitoring.report import format_duration
+
+SETTINGS_FILE = "finetune.json"
+PREDICTIONS_DIRECTORY = "predictions"
+SUMMARY_FILE = "results.json"
 
 
 def sweep(
@@ -38,9 +64,9 @@ def sweep(
       Interrupted: when the run was interrupted and a checkpoint is saved.
     """
     began = time.monotonic()
-    setup = inputs.open_inputs(config, start, workdir)
+    setup = setup_lib.open_inputs(config, start)
     multihost.make_shared("workdir", workdir)
-    multihost.agree("workdir", lambda: settings.take(workdir, setup, start))
+    multihost.agree("workdir", lambda: lock_and_check(workdir, setup, start))
     print(report.describe(setup, start, workdir), flush=True)
     preemption.save_on_signals()
     for learning_rate in learning_rates:
@@ -55,5 +81,178 @@ def sweep(
                 print(f"diverged: {result.diverged}", flush=True)
     preemption.restore_ctrl_c()
     results = results_lib.read_all(results_lib.runs_directory(workdir))
-    outcome.write(setup, workdir, results, time.monotonic() - began)
+    write(setup, workdir, results, time.monotonic() - began)
     return results
+
+
+def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
+    """Locks the workdir and writes its settings; returns "", for `multihost.agree`.
+
+    Raises:
+      ConfigError: if another process writes there, the workdir has other settings, or
+        a directory to write to is a link or a file.
+    """
+    workdir_lib.lock(workdir)
+    for name in (tuned_model.DIRECTORY, PREDICTIONS_DIRECTORY):
+        path = Path(workdir) / name
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise ConfigError(f"{path} is not a directory; remove it")
+    settings: dict[str, Any] = {
+        "config": json.loads(setup.config.to_json()),
+        # Other paths are URLs, or names on the Hugging Face Hub.
+        "model": os.path.abspath(start.model)
+        if os.path.exists(start.model)
+        else start.model,
+        "is_from_scratch": start.is_from_scratch,
+        "lowercase": setup.encoder.tokenizer.lowercase,
+        "encoder_sha256": setup_lib.digest(setup.encoder),
+        "data_sha256": setup.sha256,
+    }
+    path = Path(workdir) / SETTINGS_FILE
+    if path.is_file():
+        remedy = "restore it, or use another --workdir"
+        _check_same(workdir, small_files.read_json(path, remedy), settings)
+    elif (Path(workdir) / workdir_lib.CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"--workdir={workdir} has a run of python -m bert_jax.train, or a model;"
+            " use another --workdir"
+        )
+    small_files.write_json(path, settings)
+    return ""
+
+
+def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ConfigError if a setting that may not change differs."""
+    before, now = config_lib.flatten(before), config_lib.flatten(now)
+    for key in sorted({*before, *now}):
+        if key.startswith(MAY_CHANGE) or before.get(key) == now.get(key):
+            continue
+        if key in setup_lib.DIGESTED:
+            raise ConfigError(
+                f"{setup_lib.DIGESTED[key]} has changed since --workdir={workdir} was"
+                " started; restore it, or use another --workdir"
+            )
+        raise ConfigError(
+            f"{key}={now.get(key)!r}, but --workdir={workdir} was started with"
+            f" {before.get(key)!r}; use that value, or another --workdir"
+        )
+
+
+def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> None:
+    """Writes the best run's model, the predictions, the plots and results.json.
+
+    Prints a table of all runs.
+
+    Args:
+      setup: the setup of the sweep.
+      workdir: the workdir of the sweep.
+      results: the results of all its runs.
+      seconds: duration of this call, to print.
+
+    Raises:
+      AllDivergedError: if every run diverged before its first evaluation.
+    """
+    metric = setup.config.metric
+    evaluated = [result for result in results if result.best_step]
+    if not evaluated:
+        raise AllDivergedError(
+            f"every run diverged before its first evaluation: {results[0].diverged}"
+        )
+    best = max(evaluated, key=lambda result: results_lib.worth(result.metrics, metric))
+    directory = results_lib.directory_of(workdir, best.learning_rate, best.seed)
+    params = tuning.best_params(setup, best, directory)
+    predicted = [_predict(setup, params, split) for split in setup.datasets.dev]
+    tests = [_predict(setup, params, split) for split in setup.datasets.test]
+    # Process 0 writes the model, and holds only its shards of split parameters.
+    params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
+
+    def write_all() -> str:
+        scores = write_predictions(setup, workdir, predicted, tests)
+        tuned_model.write(setup, params, workdir, scores)
+        report.plot_curves(workdir, results, metric)
+        dev = setup.datasets.dev[0].examples
+        report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
+        content = {
+            "metric": metric,
+            "best": {"learning_rate": best.learning_rate, "seed": best.seed},
+            "dev": scores,
+            "runs": [dataclasses.asdict(result) for result in results],
+        }
+        small_files.write_json(Path(workdir) / SUMMARY_FILE, content)
+        report.print_table(results, metric)
+        print(summary(setup, workdir, best, scores, seconds))
+        return ""
+
+    multihost.agree("end", write_all)  # all processes wait for process 0
+
+
+def _predict(setup: Setup, params: Any, split: Split) -> Any:
+    """Returns the predictions for a data set, and shows progress."""
+    doing = f"predicting {split.spec}"
+    with Progress(doing, len(split.features), "rows") as progress:
+        return setup.predict(params, split, progress.add)
+
+
+def summary(
+    setup: Setup,
+    workdir: str,
+    best: Result,
+    scores: dict[str, dict[str, float]],
+    seconds: float,
+) -> str:
+    """Returns the last lines of a sweep: its best run, files and next command."""
+    metric = setup.config.metric
+    sets = "; ".join(
+        f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+        for spec, found in scores.items()
+    )
+    model = shlex.quote(f"--model={workdir}/{tuned_model.DIRECTORY}")
+    line = shlex.quote(setup.config.task.form.example)
+    return (
+        f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
+        f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
+        f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
+        f" model is in {workdir}/{tuned_model.DIRECTORY}, predictions in"
+        f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
+        f" {workdir}/{report.CURVES_FILE}. Next, predict the lines of a file or, with"
+        f" --input=-, of standard input:\n  echo {line} | python -m bert_jax.predict"
+        f" {model} --input=-"
+    )
+
+
+def _majority(dev: Split) -> str:
+    """Returns the accuracy of the most frequent label; "" without classes."""
+    labels = getattr(dev.examples, "labels", None)
+    if labels is None or labels.dtype != np.int32:
+        return ""
+    share = np.bincount(labels).max() / len(labels)
+    return f" The most frequent label of {dev.spec} alone has accuracy {share:.4g}."
+
+
+def write_predictions(
+    setup: Setup, workdir: str, dev: list[Any], test: list[Any]
+) -> dict[str, dict[str, float]]:
+    """Writes the predictions of each data set into a directory of its own.
+
+    Returns:
+      The metrics of the dev sets, keyed by their specs.
+    """
+    task, names = setup.config.task, setup.datasets.names
+    submissions = getattr(task, "glue", ())
+    scores = {}
+    split: Any
+    for kind, splits, all_predicted in (
+        ("dev", setup.datasets.dev, dev),
+        ("test", setup.datasets.test, test),
+    ):
+        for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
+            name = kind if len(splits) == 1 else f"{kind}{i + 1}"
+            directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
+            directory.mkdir(parents=True, exist_ok=True)
+            split.examples.write(directory, predicted, names)
+            if kind == "dev":
+                scores[split.spec] = task.evaluate(split.examples, predicted, names)
+            elif submissions:
+                index_N = split.examples.index
+                glue.write(directory, submissions[i], predicted, names, index_N)
+    return scores

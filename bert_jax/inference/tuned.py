@@ -6,26 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import task, thresholds
-from bert_jax.finetuning.config import (
-    ChoiceTask,
-    QuestionTask,
-    SimilarityTask,
-    TaggingTask,
-    Task,
-    TextTask,
-)
+from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.predictor import Predictor
-from bert_jax.inference import examples, options
-from bert_jax.inference.options import Text
+from bert_jax.finetuning.tasks import HEADS
+from bert_jax.finetuning.tasks.base import Form
+from bert_jax.inference import options
+from bert_jax.inference.options import Parts, Text
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
 from bert_jax.loading.model import PlacedModel
 from bert_jax.model import int8
-from bert_jax.model.heads import Head
 
 
 def load_tuned(
@@ -76,9 +68,9 @@ def load_tuned(
     mesh = options.current_mesh()
     directory = source_lib.local_path(os.fspath(path), "model")
     with jax.set_mesh(mesh):
-        trained = model_lib.place(model_lib.read_tuned(str(directory), "model"))
+        trained = model_lib.place(model_lib.read_tuned(str(directory), HEADS, "model"))
     assert trained.head is not None
-    settings = thresholds.read(
+    settings = tuned_model.read_settings(
         directory,
         trained.head.kind,
         threshold=threshold,
@@ -132,7 +124,7 @@ class TunedModel:
         Args:
           trained: a model with a head, on `mesh`.
           mesh: the mesh to compute on.
-          settings: the decision settings, from `thresholds.read`.
+          settings: the decision settings, from `tuned_model.read_settings`.
           num_best, max_length, batch_size, compute_dtype: as in `load_tuned`.
         """
         assert trained.head is not None
@@ -149,9 +141,9 @@ class TunedModel:
             "batch_size": batch_size,
             "compute_dtype": compute_dtype,
         }
-        self._task = _task_of(trained.head, settings, num_best)
-        _check_windows(self._task, self.max_length)
-        _, self.max_texts, _ = examples.parts_of(self._task)
+        self._task = tuned_model.task_of(self.kind, self.labels, settings, num_best)
+        self._task.check(self.max_length)
+        self.max_texts = self._task.form.most
         self._predictor = Predictor(
             trained.graphdef,
             length=self.max_length,
@@ -200,24 +192,20 @@ class TunedModel:
         inputs = [tuple(prompt + x for x in parts) for parts in options.as_parts(texts)]
         if not inputs:
             return []
-        if len(inputs[0]) > 1 and self.kind != "similarity":
+        check_form(self._task.form, inputs)
+        assert self._trained.head is not None
+        if len(inputs[0]) > 1 and not self._trained.head.type.is_dual_encoder:
             model_lib.check_pairs(self._trained.config, "inputs of several texts")
-        has_impossible = self._settings.get("has_impossible", False)
-        found: Any = examples.examples_of(self._task, inputs, has_impossible)
-        features = task.featurize(
-            self._task,
-            found,
-            self.labels,
-            self._trained.tokenizer,
-            self.max_length,
-            is_training=False,
+        found: Any = self._task.of_inputs(inputs, self._settings)
+        features: Any = self._task.featurize(
+            found, self.labels, self._trained.tokenizer, self.max_length, "test"
         )
         self.num_truncated += getattr(features, "num_truncated", 0)
         self.num_cut_words += getattr(features, "num_cut", 0)
         with jax.set_mesh(self._mesh):
             logits = self._predictor(self._trained.params, features, on_batch)
-        predicted = task.predict(self._task, found, features, logits, self.labels)
-        return _results(self.kind, self.labels, found, predicted, logits)
+        predicted = self._task.predict(found, features, logits, self.labels)
+        return self._task.results(found, predicted, logits, self.labels)
 
     @property
     def num_bytes(self) -> int:
@@ -232,102 +220,13 @@ class TunedModel:
         return TunedModel(trained, self._mesh, self._settings, **self._options)
 
 
-def _task_of(head: Head, settings: dict[str, Any], num_best: int) -> Task:
-    """Returns the task of a head; no example is labelled or scored."""
-    if head.kind == "question_answering":
-        return QuestionTask(
-            kind=head.kind,
-            stride=settings["stride"],
-            max_query_length=settings["max_query_length"],
-            max_answer_length=settings["max_answer_length"],
-            num_best=num_best,
-            null_threshold=settings["null_threshold"],
-            answer_units="words",
-        )
-    if head.kind == "tagging":
-        return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
-    if head.kind == "multiple_choice":
-        return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
-    if head.kind == "similarity":
-        return SimilarityTask(
-            kind=head.kind,
-            text=("", ""),
-            label="",
-            max_label=1.0,
-            positives=(),
-            temperature=1.0,
-        )
-    return TextTask(
-        kind=head.kind,
-        text=("",) * settings["num_texts"],
-        label="",
-        labels=head.labels,
-        glue=(),
-        index="",
-        threshold=settings.get("threshold", 0.5),
-    )
-
-
-def _check_windows(task_config: Task, length: int) -> None:
-    """Raises ConfigError if the windows of a paragraph are empty or leave gaps."""
-    if not isinstance(task_config, QuestionTask):
-        return
-    room = task_config.room(length)
-    if room <= 0:
-        raise ConfigError(
-            f"max_query_length={task_config.max_query_length} leaves no room in rows of"
-            f" {length} tokens; give a lower one"
-        )
-    if task_config.stride > room:
-        raise ConfigError(
-            f"stride={task_config.stride} leaves gaps between windows of {room} tokens,"
-            f" in rows of max_length={length}; give stride=0 for windows that overlap"
-        )
-
-
-def _results(
-    kind: str, labels: Sequence[str], found: Any, predicted: Any, logits: np.ndarray
-) -> list[dict[str, Any]]:
-    if kind == "tagging":
-        pairs = zip(found.words, predicted, strict=True)
-        # A blank text was given one empty word, because a row needs a word.
-        return [
-            {"words": words, "tags": tags}
-            if words != [""]
-            else {"words": [], "tags": []}
-            for words, tags in pairs
-        ]
-    if kind == "question_answering":
-        return [
-            {
-                "answer": predicted.texts[question.id],
-                "best": list(predicted.best[question.id]),
-            }
-            for question in found.questions
-        ]
-    if kind in ("regression", "similarity"):
-        name = "score" if kind == "regression" else "similarity"
-        return [{name: float(score)} for score in predicted]
-    import scipy.special  # longer to import than the rest, and train imports this file
-
-    if kind == "multi_label":
-        probs = scipy.special.expit(logits)
-        chosen = [_chosen_names(labels, row) for row in predicted]
-    else:
-        probs = scipy.special.softmax(logits, axis=-1)
-        chosen = [labels[i] if labels else int(i) for i in predicted]
-    names = labels or [str(i) for i in range(logits.shape[1])]
-    key = {"multi_label": "labels", "multiple_choice": "choice"}.get(kind, "label")
-    return [
-        {
-            key: choice,
-            "probabilities": {
-                name: float(prob) for name, prob in zip(names, row, strict=True)
-            },
-        }
-        for choice, row in zip(chosen, probs, strict=True)
-    ]
-
-
-def _chosen_names(names: Sequence[str], is_chosen: np.ndarray) -> list[str]:
-    return [name for name, chosen in zip(names, is_chosen, strict=True) if chosen]
+def check_form(form: Form, inputs: list[Parts]) -> None:
+    """Raises ConfigError if an input has too few or too many texts."""
+    least, most, words, _ = form
+    for i, parts in enumerate(inputs):
+        if not least <= len(parts) <= most or len(parts) != len(inputs[0]):
+            alike = "" if least == most else ", with as many texts as the first"
+            raise ConfigError(
+                f"input {i} ({' ||| '.join(parts)[:60]!r}) has {len(parts)}"
+                f" text{'s' * (len(parts) != 1)}; each input must be {words}{alike}"
+            )

@@ -1,11 +1,13 @@
 """Converts between task heads and Hugging Face's config.json."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import ConfigError
 from bert_jax.interop import sentence_transformers
-from bert_jax.model.heads import Head, Kind
+from bert_jax.model import heads
+from bert_jax.model.heads import Head, HeadType
 
 # Defaults of transformers' BertConfig for keys missing from config.json.
 DEFAULTS = {
@@ -25,71 +27,60 @@ DEFAULTS = {
     "tie_word_embeddings": True,
 }
 
-SEQUENCE = "BertForSequenceClassification"
-ENCODER = "BertModel"  # with the files of sentence_transformers.py, a dual encoder
-# Kind -> architecture, and the problem_type if the architecture has several kinds.
-KINDS: dict[Kind, tuple[str, str | None]] = {
-    "classification": (SEQUENCE, "single_label_classification"),
-    "regression": (SEQUENCE, "regression"),
-    "multi_label": (SEQUENCE, "multi_label_classification"),
-    "tagging": ("BertForTokenClassification", None),
-    "question_answering": ("BertForQuestionAnswering", None),
-    "multiple_choice": ("BertForMultipleChoice", None),
-    "similarity": (ENCODER, None),
-}
-PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [ENCODER])
-UNLABELLED = ("question_answering", "multiple_choice", "similarity")
+PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [heads.ENCODER])
 # Default of transformers' PretrainedConfig for a config.json without id2label.
 DEFAULT_NUM_LABELS = 2
 
 
 def keys(head: Head) -> dict[str, Any]:
     """Returns the entries of config.json that describe a head."""
-    architecture, problem_type = KINDS[head.kind]
     found: dict[str, Any] = {
-        "architectures": [architecture],
+        "architectures": [head.type.architecture],
         "classifier_dropout": head.dropout_prob,
     }
-    if problem_type:
-        found["problem_type"] = problem_type
+    if head.type.problem_type:
+        found["problem_type"] = head.type.problem_type
     if head.labels:
         found["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
         found["label2id"] = {label: i for i, label in enumerate(head.labels)}
     return found
 
 
-def parse(config: dict[str, Any], path: Path) -> Head:
+def parse(config: dict[str, Any], path: Path, types: Sequence[HeadType]) -> Head:
     """Returns the head that a config.json describes.
 
     Args:
       config: the contents of the file.
       path: the file, for error messages and to find the files beside it.
+      types: the supported heads.
 
     Raises:
-      ConfigError: if the model has none of our heads, or the file is corrupt.
+      ConfigError: if the model has none of these heads, or the file is corrupt.
     """
     labels = _labels(config, path)
-    problem_type = config.get("problem_type")
+    # transformers infers a missing problem type in the same way.
+    inferred = "regression" if len(labels) == 1 else "single_label_classification"
+    problem_type = config.get("problem_type") or inferred
     architectures = config.get("architectures")
-    if architectures == [SEQUENCE] and problem_type is None:
-        # transformers infers the problem type in the same way.
-        problem_type = KINDS["regression" if len(labels) == 1 else "classification"][1]
-    is_encoder = architectures == [ENCODER]
+    is_encoder = architectures == [heads.ENCODER]
     if is_encoder and not sentence_transformers.is_dual_encoder(path.parent):
         architectures = None
-    for kind, (architecture, type_) in KINDS.items():
-        if architectures == [architecture] and type_ in (None, problem_type):
-            has_labels = kind not in UNLABELLED
-            return Head(kind, labels if has_labels else (), _dropout(config, path))
+    for type_ in types:
+        is_type = type_.problem_type in (None, problem_type)
+        if architectures == [type_.architecture] and is_type:
+            return Head(
+                type_, labels if type_.has_labels else (), _dropout(config, path)
+            )
     if config.get("architectures") in PRETRAINED:
         raise ConfigError(
             f"{path.parent} has no task head; fine-tune it with python -m"
             " bert_jax.finetune, and use the resulting WORKDIR/model"
         )
-    known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
+    known = ", ".join(dict.fromkeys(type_.architecture for type_ in types))
     raise ConfigError(
         f"{path} has architectures={config.get('architectures')!r} and"
-        f" problem_type={problem_type!r}, which is not a supported fine-tuned BERT;"
+        f" problem_type={config.get('problem_type')!r}, which is not a supported"
+        " fine-tuned BERT;"
         f" supported are {known}, the last with sentence-transformers' mean pooling"
     )
 

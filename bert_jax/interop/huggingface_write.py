@@ -58,7 +58,7 @@ def write_tuned(
       dtype: the dtype of the stored weights.
     """
     _write(directory, params, config, head, tokenizer, max_length, dtype)
-    if head.kind == "similarity":
+    if head.type.is_dual_encoder:
         sentence_transformers.write(directory, config.hidden_size, max_length)
 
 

@@ -7,6 +7,7 @@ config of a run.
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from bert_jax.interop import (
 )
 from bert_jax.loading import source as source_lib
 from bert_jax.loading import structure, vocabulary
-from bert_jax.model.heads import Head
+from bert_jax.model.heads import Head, HeadType
 
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
 WORD = "bert.embeddings.word"
@@ -70,7 +71,7 @@ class PlacedModel:
       tokenizer: the tokenizer of the model.
       max_length: the maximum number of tokens in a row.
       graphdef: the graphdef of `Bert`, of `BertForPreTraining` without pooler and
-        next-sentence head, or of the module in `heads.KINDS`.
+        next-sentence head, or of the head's module.
       params: float32 parameters.
       notes, prompt: see `HostModel`.
     """
@@ -173,11 +174,14 @@ def _read_encoder(
     )
 
 
-def read_tuned(path: str, given_as: str = "--model") -> HostModel:
+def read_tuned(
+    path: str, types: Sequence[HeadType], given_as: str = "--model"
+) -> HostModel:
     """Reads a fine-tuned model with its head.
 
     Args:
       path: a directory of `finetune` (WORKDIR/model) or of a Hugging Face BERT.
+      types: the supported heads.
       given_as: the flag, key or argument that has the path, for error messages.
 
     Raises:
@@ -188,7 +192,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
     file = directory / "config.json"
 
     def shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-        head = huggingface_config.parse(values, file)
+        head = huggingface_config.parse(values, file, types)
         config = model_config(values, file)
         vocab_size = _vocab_size(values, directory)
         return structure.shapes(config, vocab_size, head, has_masked_lm=False)
@@ -200,7 +204,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
     arrays = source.read()
     source_lib.check_finite(arrays, directory)
     config, vocab_size = model_config(values, file), _vocab_size(values, directory)
-    head = huggingface_config.parse(values, file)
+    head = huggingface_config.parse(values, file, types)
     tokenizer = vocabulary.tokenizer_of(source, vocab_size, source.lowercase)
     return HostModel(
         config,
@@ -210,7 +214,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
         _max_length(config, directory),
         arrays,
         vocabulary.notes(source, tokenizer, vocab_size),
-        sentence_transformers.prompt(directory) if head.kind == "similarity" else "",
+        sentence_transformers.prompt(directory) if head.type.is_dual_encoder else "",
     )
 
 

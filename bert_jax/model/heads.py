@@ -1,8 +1,8 @@
 """BERT with task heads for fine-tuning.
 
-Each head's `__call__` maps a batch to `Outputs`; finetuning/losses.py computes the loss
-from them. Parameters have Hugging Face's names, so that a fine-tuned model can be
-exported and read back.
+Each head's `__call__` maps a batch to `Outputs`; the classes of finetuning/tasks
+compute the loss from them. Parameters have Hugging Face's names, so that a fine-tuned
+model can be exported and read back.
 
 Source: Devlin et al. 2019, section 4 (SWAG's head in section 4.4);
 google-research/bert run_classifier.py and run_squad.py; the dual encoder, Reimers and
@@ -13,8 +13,7 @@ B * C where each choice or text is a row), T token, D hidden.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +26,9 @@ from bert_jax.model.dropout import DropoutKey, Seed, dropout
 from bert_jax.model.layers import Linear
 
 Batch = dict[str, jax.Array]
-Kind = Literal[
-    "classification",
-    "regression",
-    "multi_label",
-    "tagging",
-    "question_answering",
-    "multiple_choice",
-    "similarity",
-]
+# The class of transformers without a head. With sentence-transformers' mean pooling it
+# is a dual encoder.
+ENCODER = "BertModel"
 # The arrays of a batch that the encoder reads.
 INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
@@ -54,30 +47,58 @@ class Outputs(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class HeadType:
+    """What the heads of a kind of task have in common.
+
+    Attributes:
+      kind: the kind of task, a value of config.task.kind.
+      module: a model with such a head.
+      architecture: the class of transformers with the same head.
+      problem_type: the problem_type in config.json, if the class has several.
+      has_labels: whether the head's outputs have names.
+    """
+
+    kind: str
+    module: type["Model"]
+    architecture: str
+    problem_type: str | None = None
+    has_labels: bool = False
+
+    @property
+    def is_dual_encoder(self) -> bool:
+        """Whether the two texts of an example are rows of their own."""
+        return self.architecture == ENCODER
+
+
+@dataclasses.dataclass(frozen=True)
 class Head:
     """The description of a task head.
 
     Attributes:
-      kind: a key of KINDS.
-      labels: the names of the classes in order; one name for regression; none for
-        question answering, multiple choice and similarity.
+      type: the type of the head.
+      labels: the names of its outputs in order; one name for regression; () if they
+        have none.
       dropout_prob: dropout of the head's input in training.
     """
 
-    kind: Kind
+    type: HeadType
     labels: tuple[str, ...]
     dropout_prob: float
 
+    @property
+    def kind(self) -> str:
+        return self.type.kind
 
-class BertForClassification(nnx.Module):
-    """Classification or regression of a text or pair from its pooled [CLS] state."""
+
+class Model(nnx.Module):
+    """A model with a task head; subclasses have the types of these arguments."""
+
+    bert: Bert
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
     ):
-        self.bert = Bert(config, vocab_size, rngs)
-        self.classifier = _classifier(config, len(head.labels), rngs)
-        self.dropout_prob = head.dropout_prob
+        raise NotImplementedError
 
     def __call__(
         self,
@@ -87,7 +108,20 @@ class BertForClassification(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns logits [B, C]; the arguments are those of `Bert.states`."""
+        """Returns the outputs; the arguments are those of `Bert.states`."""
+        raise NotImplementedError
+
+
+class BertForClassification(Model):
+    """Classification or regression of a text or pair from its pooled [CLS] state."""
+
+    def __init__(self, config, vocab_size, head, rngs):
+        self.bert = Bert(config, vocab_size, rngs)
+        self.classifier = _classifier(config, len(head.labels), rngs)
+        self.dropout_prob = head.dropout_prob
+
+    def __call__(self, batch, *, dropout_key, dtype, remat="none"):
+        """Returns logits [B, C]."""
         pooled_B1D, states = _pooled(
             self.bert, batch, self.dropout_prob, dropout_key, dtype, remat
         )
@@ -95,25 +129,16 @@ class BertForClassification(nnx.Module):
         return Outputs(logits_BC, states)
 
 
-class BertForTagging(nnx.Module):
+class BertForTagging(Model):
     """Token classification."""
 
-    def __init__(
-        self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
-    ):
+    def __init__(self, config, vocab_size, head, rngs):
         self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
         self.classifier = _classifier(config, len(head.labels), rngs)
         self.dropout_prob = head.dropout_prob
 
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        dropout_key: DropoutKey | None,
-        dtype: jnp.dtype,
-        remat: str = "none",
-    ) -> Outputs:
-        """Returns logits [B, T, C]; the arguments are those of `Bert.states`."""
+    def __call__(self, batch, *, dropout_key, dtype, remat="none"):
+        """Returns logits [B, T, C]."""
         encoder_key, seed = _split(dropout_key)
         states = self.bert.states(
             batch, dropout_key=encoder_key, dtype=dtype, remat=remat
@@ -122,52 +147,31 @@ class BertForTagging(nnx.Module):
         return Outputs(self.classifier(x_BTD).astype(jnp.float32), states)
 
 
-class BertForQuestionAnswering(nnx.Module):
+class BertForQuestionAnswering(Model):
     """Span prediction: start and end logits for every token; without dropout."""
 
-    def __init__(
-        self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
-    ):
+    def __init__(self, config, vocab_size, head, rngs):
         self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
         self.qa_outputs = _classifier(config, 2, rngs)
 
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        dropout_key: DropoutKey | None,
-        dtype: jnp.dtype,
-        remat: str = "none",
-    ) -> Outputs:
-        """Returns logits [B, T, 2]; the arguments are those of `Bert.states`."""
+    def __call__(self, batch, *, dropout_key, dtype, remat="none"):
+        """Returns logits [B, T, 2]."""
         states = self.bert.states(
             batch, dropout_key=dropout_key, dtype=dtype, remat=remat
         )
         return Outputs(self.qa_outputs(states[-1]).astype(jnp.float32), states)
 
 
-class BertForMultipleChoice(nnx.Module):
+class BertForMultipleChoice(Model):
     """One logit for each choice from its pooled [CLS] state; each choice is a row."""
 
-    def __init__(
-        self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
-    ):
+    def __init__(self, config, vocab_size, head, rngs):
         self.bert = Bert(config, vocab_size, rngs)
         self.classifier = _classifier(config, 1, rngs)
         self.dropout_prob = head.dropout_prob
 
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        dropout_key: DropoutKey | None,
-        dtype: jnp.dtype,
-        remat: str = "none",
-    ) -> Outputs:
-        """Returns logits [B, C]; the arrays INPUTS of the batch are [B, C, T].
-
-        The other arguments are those of `Bert.states`.
-        """
+    def __call__(self, batch, *, dropout_key, dtype, remat="none"):
+        """Returns logits [B, C]; the arrays INPUTS of the batch are [B, C, T]."""
         rows, dropout_key = _flatten_choices(batch, dropout_key)
         pooled_R1D, states = _pooled(
             self.bert, rows, self.dropout_prob, dropout_key, dtype, remat
@@ -181,30 +185,18 @@ class BertForMultipleChoice(nnx.Module):
         return Outputs(logits_BC, states)
 
 
-class BertForSimilarity(nnx.Module):
+class BertForSimilarity(Model):
     """Cosine similarity of two texts by a dual encoder; the head has no dropout.
 
     The embedding of a text is the mean of its tokens' last states. It does not depend
     on the other text, so it can be computed once and stored.
     """
 
-    def __init__(
-        self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
-    ):
+    def __init__(self, config, vocab_size, head, rngs):
         self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
 
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        dropout_key: DropoutKey | None,
-        dtype: jnp.dtype,
-        remat: str = "none",
-    ) -> Outputs:
-        """Returns cosines [B]; the arrays INPUTS of the batch are [B, 2, T].
-
-        The other arguments are those of `Bert.states`.
-        """
+    def __call__(self, batch, *, dropout_key, dtype, remat="none"):
+        """Returns cosines [B]; the arrays INPUTS of the batch are [B, 2, T]."""
         rows, dropout_key = _flatten_choices(batch, dropout_key)
         states = self.bert.states(
             rows, dropout_key=dropout_key, dtype=dtype, remat=remat
@@ -213,24 +205,12 @@ class BertForSimilarity(nnx.Module):
         return Outputs(jnp.sum(unit_BCD[:, 0] * unit_BCD[:, 1], axis=1), states)
 
 
-# Kind of task -> its model.
-KINDS: dict[str, Callable[[ModelConfig, int, Head, nnx.Rngs], nnx.Module]] = {
-    "classification": BertForClassification,
-    "regression": BertForClassification,
-    "multi_label": BertForClassification,
-    "tagging": BertForTagging,
-    "question_answering": BertForQuestionAnswering,
-    "multiple_choice": BertForMultipleChoice,
-    "similarity": BertForSimilarity,
-}
-
-
 def build(
     config: ModelConfig, vocab_size: int, head: Head, key: jax.Array
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """Initializes a model: returns its graphdef and float32 parameters on the mesh."""
     rngs = nnx.Rngs(params=key)
-    return nnx.split(KINDS[head.kind](config, vocab_size, head, rngs))
+    return nnx.split(head.type.module(config, vocab_size, head, rngs))
 
 
 def embeddings(states_RTD: jax.Array, sequence_ids_BCT: jax.Array) -> jax.Array:

@@ -15,17 +15,18 @@ import jax
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics
-from bert_jax.finetuning.data import examples, tables
+from bert_jax.finetuning.data import tables
 from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.features import text as text_features
 from bert_jax.finetuning.predictor import Predictor
+from bert_jax.finetuning.tasks import rows, similarity
+from bert_jax.finetuning.tasks.similarity import Similarity
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
 from bert_jax.probes.target import Target
 
 FILE = "dev.tsv"
 TEXT, LABEL, MAX_LABEL = ("sentence1", "sentence2"), "score", 5.0
-HEAD = Head("similarity", (), 0.0)  # no parameters of its own
+HEAD = Head(Similarity.head, (), 0.0)  # no parameters of its own
 
 
 def read_probe(directory: Path, given_as: str) -> Texts:
@@ -46,7 +47,7 @@ def read_probe(directory: Path, given_as: str) -> Texts:
     table = tables.read(f"tsv:{path}")
     for column in (*TEXT, LABEL):
         table.column(column)  # raises the error for a table with other columns
-    return examples.read_similarity(
+    return similarity.read_pairs(
         table, TEXT, LABEL, MAX_LABEL, f"the highest score of {given_as}"
     )
 
@@ -58,9 +59,7 @@ def make_probe(texts: Texts, target: Target) -> Callable[[Any], float]:
     graphdef, abstract = parameters.structure(
         lambda key: heads.build(config.model, config.tokenizer.vocab_size, HEAD, key)
     )
-    features = text_features.from_separate_texts(
-        texts, target.tokenizer, target.max_length
-    )
+    features = rows.from_separate_texts(texts, target.tokenizer, target.max_length)
     predictor = Predictor(
         graphdef,
         length=target.max_length,

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.features import tagging as tagging_features
 from bert_jax.finetuning.predictor import Predictor
+from bert_jax.finetuning.tasks import tagging
 from bert_jax.model import heads
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
@@ -26,7 +26,7 @@ def test_logits_equal_those_of_each_row_alone(mesh):
     _, graphdef, params = tuned.build("tagging")
     found = Sentences("made up", SENTENCES, None)
     names = tuned.HEADS["tagging"].labels
-    features = tagging_features.from_sentences(found, names, TOKENIZER, 30, "labels")
+    features = tagging.from_sentences(found, names, TOKENIZER, 30, "labels")
     predictor = Predictor(graphdef, length=30, batch_size=2, dtype=F32, mesh=devices)
     counts: list[int] = []
     logits_NTC = predictor(params, features, counts.append)
@@ -53,7 +53,7 @@ def test_rows_of_similar_length_share_a_batch():
     words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
     names = tuned.HEADS["tagging"].labels
     found = Sentences("made up", words, None)
-    features = tagging_features.from_sentences(found, names, TOKENIZER, 32, "labels")
+    features = tagging.from_sentences(found, names, TOKENIZER, 32, "labels")
     lengths, real = [], features.batch
 
     class Watched:

@@ -6,8 +6,9 @@ import pytest
 from bert_jax.finetuning import report
 from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.finetuning.data.datasets import Datasets, Split
-from bert_jax.finetuning.data.examples import Choices, Texts
+from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.tasks.choice import Choices
 
 
 def result(learning_rate, seed, accuracy, diverged=""):
@@ -76,7 +77,7 @@ TEXTS = (["a", "b", "c"], None)
 )
 def test_only_classes_have_a_confusion_matrix(examples, predicted, expected, tmp_path):
     names = ("no", "yes")
-    assert report._class_pairs(examples, predicted, names) == expected
+    assert examples.class_pairs(predicted, names) == expected
     path = report.plot_confusion(str(tmp_path), examples, predicted, names)
     assert (path is not None and path.is_file()) == (expected is not None)
 

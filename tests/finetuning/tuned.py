@@ -1,26 +1,44 @@
 """Small fine-tuned models of every kind, and batches for them."""
 
+import dataclasses
+
 import jax
 import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import wordpiece
+from bert_jax.finetuning import tuned_model
+from bert_jax.finetuning.tasks import HEADS as TYPES
+from bert_jax.finetuning.tasks import TASKS
+from bert_jax.finetuning.tasks.base import Task
+from bert_jax.loading import model as model_lib
 from bert_jax.model import heads
 from bert_jax.model.heads import Head
 from tests.conftest import make_config
 from tests.models import TOKENIZER
 
 NAMES = ("no", "perhaps", "yes")
+LABELS = {
+    "regression": ("score",),
+    "tagging": ("O", "B-person", "I-person"),
+    "classification": NAMES,
+    "multi_label": NAMES,
+}
 HEADS = {
-    "classification": Head("classification", NAMES, 0.1),
-    "regression": Head("regression", ("score",), 0.1),
-    "multi_label": Head("multi_label", NAMES, 0.1),
-    "tagging": Head("tagging", ("O", "B-person", "I-person"), 0.1),
-    "question_answering": Head("question_answering", (), 0.1),
-    "multiple_choice": Head("multiple_choice", (), 0.1),
-    "similarity": Head("similarity", (), 0.1),
+    kind: Head(task.head, LABELS.get(kind, ()), 0.1) for kind, task in TASKS.items()
 }
 VOCAB_SIZE = len(TOKENIZER.vocab)
+
+
+def make_task(kind: str, **keys) -> Task:
+    """Returns a task with these keys; the others have the values of a trained model."""
+    task = tuned_model.task_of(kind, (), TASKS[kind].settings, 1)
+    return dataclasses.replace(task, **keys)
+
+
+def read(path, given_as="--model"):
+    """Returns the fine-tuned model in a directory."""
+    return model_lib.read_tuned(str(path), TYPES, given_as)
 
 
 def build(kind: str, seed: int = 0):

@@ -6,6 +6,7 @@ import safetensors.numpy
 
 from bert_jax import inference, storage
 from bert_jax.errors import ConfigError
+from bert_jax.inference.tuned import check_form
 from bert_jax.interop import huggingface_write
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
@@ -183,8 +184,8 @@ def test_bfloat16_and_int8_change_probabilities_little(tmp_path):
         ("tagging", {"weights": "int4"}, "weights='int4' must be one of"),
         ("question_answering", {"stride": -1}, "stride=-1; it must be at least 0"),
         ("question_answering", {"num_best": 0}, "num_best=0 must be at least 1"),
-        ("question_answering", {"max_query_length": 29}, "=29 leaves no room in rows"),
-        ("question_answering", {"stride": 22}, "=22 leaves gaps between windows of 21"),
+        ("question_answering", {"max_query_length": 29}, "=29 leaves no room for"),
+        ("question_answering", {"stride": 22}, "=22 leaves gaps .* hold 21 tokens"),
     ],
 )
 def test_an_invalid_option_is_an_error(kind, options, message, tmp_path):
@@ -216,3 +217,35 @@ def test_pairs_need_two_segments(tmp_path):
         model.predict([("w1", "w2")])
     with pytest.raises(ConfigError, match="type_vocab_size=1, so it reads single"):
         inference.load(tmp_path).features([("w1", "w2")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_texts", "lines", "message"),
+    [
+        ("classification", 0, [("a", "b"), ("c",)], "a text, or two .* as the first"),
+        (
+            "classification",
+            2,
+            [("a", "b"), ("c",)],
+            "1 text; .* be text ||| text$",
+        ),
+        ("classification", 1, [("a", "b")], "2 texts; each input must be a text$"),
+        ("question_answering", 0, [("a",)], "input must be question ||| paragraph$"),
+        ("multiple_choice", 0, [("a", "b")], "each input must be context"),
+        ("multiple_choice", 0, [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
+        ("similarity", 0, [("a",)], "each input must be text ||| text$"),
+    ],
+)
+def test_an_input_with_too_few_or_too_many_texts_fails(kind, num_texts, lines, message):
+    keys = {"text": ("",) * num_texts} if num_texts else {}
+    form = tuned.make_task(kind, **keys).form
+    with pytest.raises(ConfigError, match=message.replace("|||", r"\|\|\|")):
+        check_form(form, lines)
+
+
+def test_inputs_are_converted_to_single_texts_or_pairs():
+    task = tuned.make_task("classification")
+    single = task.of_inputs([("a",), ("b",)], {})
+    assert (single.a, single.b) == (["a", "b"], None)
+    pairs = task.of_inputs([("a", "b"), ("c", "")], {})
+    assert (pairs.a, pairs.b) == (["a", "c"], ["b", ""])

@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning.tasks import HEADS, TASKS
 from bert_jax.interop import huggingface_config, sentence_transformers
 from tests.finetuning import tuned
 
 PATH = Path("there/config.json")
 
 
-@pytest.mark.parametrize("kind", huggingface_config.KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_head_round_trips_through_config_json(kind, tmp_path):
     head = tuned.HEADS[kind]
     sentence_transformers.write(tmp_path, 32, 32)  # marks a dual encoder
     path = tmp_path / "config.json"
-    assert huggingface_config.parse(huggingface_config.keys(head), path) == head
+    assert huggingface_config.parse(huggingface_config.keys(head), path, HEADS) == head
 
 
 @pytest.mark.parametrize(
@@ -25,17 +26,17 @@ def test_head_round_trips_through_config_json(kind, tmp_path):
 def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     config = {"architectures": ["BertForSequenceClassification"]}
     config |= {"id2label": labels} if labels else {}
-    head = huggingface_config.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
+    head = huggingface_config.parse(config | {"hidden_dropout_prob": 0.2}, PATH, HEADS)
     assert head.kind == kind and head.dropout_prob == 0.2
     # A missing key has the default of transformers' BertConfig.
     config.pop("hidden_dropout_prob", None)
-    assert huggingface_config.parse(config, PATH).dropout_prob == 0.1
+    assert huggingface_config.parse(config, PATH, HEADS).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
 
 
 def test_number_of_labels_without_their_names():
     config = {"architectures": ["BertForTokenClassification"], "num_labels": 3}
-    head = huggingface_config.parse(config, PATH)
+    head = huggingface_config.parse(config, PATH, HEADS)
     assert head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
@@ -56,7 +57,7 @@ def test_number_of_labels_without_their_names():
 def test_unsupported_head_is_an_error(changes, words):
     config = huggingface_config.keys(tuned.HEADS["classification"]) | changes
     with pytest.raises(ConfigError, match=words):
-        huggingface_config.parse(config, PATH)
+        huggingface_config.parse(config, PATH, HEADS)
 
 
 # transformers 5 removed this key and supports one value of it.

@@ -42,7 +42,7 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
 
 def cosine(directory, encoded) -> float:
     """Returns the cosine that the head computes for a pair of texts."""
-    model = model_lib.place(model_lib.read_tuned(str(directory)))
+    model = model_lib.place(tuned.read(directory))
     assert model.head is not None and model.head.kind == "similarity"
     ids = np.zeros((1, 2, 16), np.int32)
     for row, tokens in enumerate(encoded):
@@ -148,7 +148,7 @@ def test_normalize_module_is_accepted(directory):
 def test_max_length_is_that_of_sentence_transformers(directory):
     (directory / "SHA256SUMS").unlink()
     path = directory / "sentence_bert_config.json"
-    assert model_lib.read_tuned(str(directory)).max_length == 32
+    assert tuned.read(directory).max_length == 32
     path.write_text('{"max_seq_length": 12}')
     assert model_lib.read_encoder(str(directory)).max_length == 12
     path.write_text('{"max_seq_length": "long"}')
@@ -200,4 +200,4 @@ def test_encoder_without_pooling_files_is_not_a_dual_encoder(directory):
     assert not sentence_transformers.is_dual_encoder(directory)
     (directory / "SHA256SUMS").unlink()
     with pytest.raises(ConfigError, match="has no task head"):
-        model_lib.read_tuned(str(directory))
+        tuned.read(directory)

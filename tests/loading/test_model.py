@@ -12,11 +12,12 @@ from flax import nnx
 from bert_jax import config as config_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning.tasks import TASKS
 from bert_jax.interop import files, huggingface_write
 from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import run as run_lib
-from bert_jax.model import heads, parameters
+from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
 from tests.interop.test_google_tf1 import (
@@ -44,10 +45,10 @@ def write(directory, kind="classification"):
     return config, graphdef, params
 
 
-@pytest.mark.parametrize("kind", heads.KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_tuned_model_round_trips(kind, tmp_path):
     config, graphdef, params = write(tmp_path, kind)
-    found = model_lib.place(model_lib.read_tuned(str(tmp_path)))
+    found = model_lib.place(tuned.read(tmp_path))
     assert found.config == config
     assert found.head == tuned.HEADS[kind]
     assert found.tokenizer == TOKENIZER
@@ -87,7 +88,7 @@ def test_logits_of_a_model_saved_by_transformers(tmp_path):
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(
         tmp_path / "saved"
     )
-    found = model_lib.place(model_lib.read_tuned(str(tmp_path / "saved")))
+    found = model_lib.place(tuned.read(tmp_path / "saved"))
     batch = tuned.make_batch("classification")
     bert = nnx.merge(found.graphdef, found.params)
     logits = bert(batch, dropout_key=None, dtype=F32).logits
@@ -104,7 +105,7 @@ def test_logits_of_a_model_saved_by_transformers(tmp_path):
 def test_errors_of_a_tuned_model_are_one_line(tmp_path):
     def read(path=tmp_path):
         with pytest.raises(ConfigError) as error:
-            model_lib.read_tuned(str(path))
+            tuned.read(path)
         return str(error.value)
 
     assert "is not a directory" in read(tmp_path / "nowhere")
@@ -154,7 +155,7 @@ def test_changed_file_of_a_tuned_model_is_an_error(tmp_path):
     files.write_digests(tmp_path)
     change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match="SHA256SUMS"):
-        model_lib.read_tuned(str(tmp_path))
+        tuned.read(tmp_path)
 
 
 def test_shape_that_differs_from_config_json_is_an_error(tmp_path):
@@ -163,7 +164,7 @@ def test_shape_that_differs_from_config_json_is_an_error(tmp_path):
     tensors["classifier.weight"] = tensors["classifier.weight"][:2]
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match="classifier.kernel is"):
-        model_lib.read_tuned(str(tmp_path))
+        tuned.read(tmp_path)
 
 
 def of_the_encoder(arrays):

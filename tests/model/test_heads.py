@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.finetuning import losses
-from bert_jax.interop import huggingface_config, huggingface_write, weight_names
+from bert_jax.finetuning.tasks import TASKS
+from bert_jax.interop import huggingface_write, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutKey, row_indices
@@ -19,9 +19,7 @@ from tests.models import TOKENIZER
 
 F32 = jnp.dtype(jnp.float32)
 # The dual encoder is compared in interop/test_sentence_transformers.py.
-every_kind = pytest.mark.parametrize(
-    "kind", sorted(heads.KINDS.keys() - {"similarity"})
-)
+every_kind = pytest.mark.parametrize("kind", sorted(TASKS.keys() - {"similarity"}))
 every_module = pytest.mark.parametrize(
     "kind",
     [
@@ -45,8 +43,8 @@ def loss_and_gradients(kind, graphdef, params, batch):
     def value_and_grad(params, batch):
         def loss(params):
             bert = nnx.merge(graphdef, params)
-            logits = bert(batch, dropout_key=None, dtype=F32).logits
-            total, count = losses.LOSSES[kind](logits, batch)
+            outputs = bert(batch, dropout_key=None, dtype=F32)
+            total, count = tuned.make_task(kind).loss(outputs, batch)
             return total / count
 
         return jax.value_and_grad(loss)(params)
@@ -70,7 +68,7 @@ def logits_of(graphdef, params, batch, key=None):
 def load_in_transformers(kind, directory):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    architecture, _ = huggingface_config.KINDS[kind]
+    architecture = TASKS[kind].head.architecture
     return getattr(transformers, architecture).from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True
     )
@@ -204,8 +202,8 @@ def test_model_overfits_one_batch(kind):
     def step(params, opt_state, key):
         def loss(params):
             bert = nnx.merge(graphdef, params)
-            logits = bert(batch, dropout_key=key, dtype=F32).logits
-            total, count = losses.LOSSES[kind](logits, batch)
+            outputs = bert(batch, dropout_key=key, dtype=F32)
+            total, count = tuned.make_task(kind).loss(outputs, batch)
             return total / count
 
         value, gradients = jax.value_and_grad(loss)(params)

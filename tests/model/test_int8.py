@@ -31,7 +31,7 @@ def directory(tmp_path_factory):
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_quantization_error_is_at_most_half_a_step(directory, mesh):
     use_mesh(*mesh)
-    model = model_lib.place(model_lib.read_tuned(str(directory)))
+    model = model_lib.place(tuned.read(directory))
     found = jax.jit(int8.dequantize)(quantized(model).params)
     leaves, _ = jax.tree_util.tree_flatten_with_path(model.params)
     for (path, x), y in zip(leaves, jax.tree.leaves(found), strict=True):
@@ -48,7 +48,7 @@ def test_quantization_error_is_at_most_half_a_step(directory, mesh):
 
 def test_int8_weights_take_a_quarter_of_the_memory(directory):
     use_mesh(1, 1, 1)
-    model = model_lib.place(model_lib.read_tuned(str(directory)))
+    model = model_lib.place(tuned.read(directory))
     small = quantized(model)
     vectors = [x for x in jax.tree.leaves(model.params) if x.ndim < 2]
     matrices = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]

@@ -15,6 +15,7 @@ import itertools
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
+from bert_jax.finetuning.data.examples import Examples, write_lines
 from bert_jax.finetuning.data.tables import MAX_LINE_BYTES
 
 DOCUMENT = "-DOCSTART-"
@@ -30,7 +32,7 @@ _BEGINS, _ENDS = "BSU", "ESLU"
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(Examples):
     """Sentences of words with BIO tags.
 
     Attributes:
@@ -44,6 +46,30 @@ class Sentences:
     words: list[list[str]]
     tags: list[list[str]] | None
     num_empty: int = 0
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.tags is not None
+
+    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+        """Writes words, tags if known, and predicted tags for conlleval."""
+        lines = []
+        for i, words in enumerate(self.words):
+            columns = [words, predicted[i]]
+            if self.tags is not None:
+                columns.insert(1, self.tags[i])
+            lines += [" ".join(row) + "\n" for row in zip(*columns, strict=True)]
+            lines.append("\n")
+        write_lines(directory / "predictions.conll", lines)
+
+    def class_counts(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        begins = [tag[2:] for tags in self.tags or [] for tag in tags if tag[0] == "B"]
+        return sorted(collections.Counter(begins).items())
+
+    def class_pairs(self, predicted, names):
+        sides = (self.tags or (), predicted)
+        labelled, found = ([tag for tags in side for tag in tags] for side in sides)
+        return labelled, found
 
     def classes(self, names: Sequence[str], key: str) -> list[np.ndarray] | None:
         """Returns each sentence's tags as int32 class numbers; None without tags.

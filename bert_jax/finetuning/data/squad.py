@@ -4,12 +4,14 @@ import collections
 import dataclasses
 import json
 import unicodedata
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
+from bert_jax.finetuning.data.examples import Examples, write_lines
 from bert_jax.finetuning.data.tables import MAX_LINE_BYTES
 
 # Maximum distance in characters between an answer's stated offset and its text. Offsets
@@ -33,7 +35,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions:
+class Questions(Examples):
     """The paragraphs and questions of a file.
 
     Attributes:
@@ -50,6 +52,35 @@ class Questions:
     has_impossible: bool
     num_mended: int
     num_lost: int
+
+    @property
+    def is_labelled(self) -> bool:
+        return any(q.answers or q.is_impossible for q in self.questions)
+
+    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+        """Writes predictions.json, nbest_predictions.json and null_odds.json."""
+        for name, values in (
+            ("predictions.json", predicted.texts),
+            ("nbest_predictions.json", predicted.best),
+            ("null_odds.json", predicted.null_odds),
+        ):
+            write_lines(directory / name, [json.dumps(values, indent=2) + "\n"])
+
+    def references(self) -> bytes:
+        return repr(self.questions).encode()
+
+    def as_test_set(self, train: "Questions") -> Self:
+        # A test set hides whether questions may have no answer.
+        return dataclasses.replace(self, has_impossible=train.has_impossible)
+
+    def size(self, num_rows: int) -> str:
+        return f"{len(self.questions):,} questions in {num_rows:,} rows"
+
+    def why_empty(self) -> str:
+        return (
+            f"none of its {len(self.questions)} questions has an answer that is in its"
+            " paragraph near answer_start: correct the answers"
+        )
 
 
 def read(spec: str) -> Questions:

@@ -149,3 +149,13 @@ def test_tables_have_list_valued_columns(tmp_path):
         path.write_text(line)
         with pytest.raises(ConfigError, match=message):
             conll.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)
+
+
+def test_predictions_are_written_for_conlleval(tmp_path):
+    words, tags = [["old", "Rome"], ["x"]], [["O", "B-loc"], ["O"]]
+    predicted = [["O", "B-per"], ["B-loc"]]
+    path = tmp_path / "predictions.conll"
+    conll.Sentences("a", words, tags).write(tmp_path, predicted, ())
+    assert path.read_text() == "old O O\nRome B-loc B-per\n\nx O B-loc\n\n"
+    conll.Sentences("a", words, None).write(tmp_path, predicted, ())
+    assert path.read_text() == "old O\nRome B-per\n\nx B-loc\n\n"

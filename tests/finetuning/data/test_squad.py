@@ -7,6 +7,7 @@ import pytest
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import squad
 from bert_jax.finetuning.data.squad import Answer
+from bert_jax.finetuning.tasks.question import Answers
 
 PARAGRAPH = "The old bridge crosses the river. " * 8 + "A new bridge is planned."
 
@@ -161,3 +162,14 @@ def test_duplicate_question_ids_are_an_error(tmp_path):
     spec = write(tmp_path / "a.json", [ask("1"), ask("2"), ask("1")])
     with pytest.raises(ConfigError, match="has 2 questions with the id '1'"):
         squad.check_ids(squad.read(spec), spec)
+
+
+def test_predictions_are_written_as_the_leaderboard_reads_them(tmp_path):
+    best = [{"text": "x", "probability": 1.0, "start_logit": 2.0, "end_logit": 1.0}]
+    answers = Answers({"q": "caf\u00e9"}, {"q": "x"}, {"q": best}, {"q": -1.5})
+    squad.Questions([], [], False, 0, 0).write(tmp_path, answers, ())
+    assert {p.name: json.loads(p.read_text()) for p in tmp_path.iterdir()} == {
+        "predictions.json": {"q": "caf\u00e9"},
+        "nbest_predictions.json": {"q": best},
+        "null_odds.json": {"q": -1.5},
+    }

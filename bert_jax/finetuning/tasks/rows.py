@@ -1,4 +1,4 @@
-"""Converts texts, text pairs, and contexts with choices to batches.
+"""Converts texts and text pairs to batches.
 
 Shapes: N example, B example of the batch, C choice or text, T token.
 """
@@ -10,11 +10,12 @@ import numpy as np
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.finetuning.data.examples import Choices, Texts
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.tasks.base import Features
 
 
 @dataclasses.dataclass(frozen=True)
-class TextFeatures:
+class TextFeatures(Features):
     """Rows of examples: one per example, or one per choice or text of an example.
 
     Attributes:
@@ -24,7 +25,6 @@ class TextFeatures:
       num_truncated: number of rows that were truncated.
     """
 
-    rows: Rows
     num_choices: int | None
     labels: np.ndarray | None
     num_truncated: int
@@ -33,19 +33,9 @@ class TextFeatures:
         return len(self.rows) // (self.num_choices or 1)
 
     def num_tokens(self) -> np.ndarray:
-        """Returns int64[N], the number of tokens of each example's longest row."""
         return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
 
-    def batch(self, examples_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the inputs of the model and its loss for some examples.
-
-        Args:
-          examples_B: int64 indices of examples; -1 for padding rows.
-
-        Returns:
-          int32[B, T] or [B, C, T] inputs of `Bert.encode`, labels if known, float32[B]
-          weights. T is reduced to fit the longest of these examples, see `Rows.cut`.
-        """
+    def batch(self, examples_B):
         found = {"weights": text_rows.weights(examples_B)}
         examples_B = np.maximum(examples_B, 0)
         if self.labels is not None:
@@ -68,17 +58,8 @@ def from_texts(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
 
     A pair that is too long loses tokens from its longer text first.
     """
-    rows, num_truncated = _rows(texts.a, texts.b, tokenizer, length)
+    rows, num_truncated = encode(texts.a, texts.b, tokenizer, length)
     return TextFeatures(rows, None, texts.labels, num_truncated)
-
-
-def from_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatures:
-    """Converts each choice to a row [CLS] context [SEP] choice [SEP]."""
-    num_choices = len(choices.choices[0])
-    contexts = [text for text in choices.contexts for _ in range(num_choices)]
-    flat = [text for texts in choices.choices for text in texts]
-    rows, num_truncated = _rows(contexts, flat, tokenizer, length)
-    return TextFeatures(rows, num_choices, choices.labels, num_truncated)
 
 
 def from_separate_texts(
@@ -87,11 +68,11 @@ def from_separate_texts(
     """Converts each of the two texts of a pair to a row [CLS] text [SEP]."""
     assert texts.b is not None
     flat = [text for pair in zip(texts.a, texts.b, strict=True) for text in pair]
-    rows, num_truncated = _rows(flat, None, tokenizer, length)
+    rows, num_truncated = encode(flat, None, tokenizer, length)
     return TextFeatures(rows, 2, texts.labels, num_truncated)
 
 
-def _rows(
+def encode(
     a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
 ) -> tuple[Rows, int]:
     """Returns the rows and the number of truncated rows."""

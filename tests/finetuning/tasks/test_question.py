@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from bert_jax.finetuning import answers
 from bert_jax.finetuning.data.squad import Question, Questions
-from tests.finetuning.features.test_question import make_questions, of
+from bert_jax.finetuning.tasks import question as question_lib
+from tests.finetuning.tasks.test_windows import make_questions, of
 
 
 def find(questions, features, logits, **changes):
     settings = {"num_best": 5, "max_answer_length": 4, "null_threshold": 0.0} | changes
-    return answers.find(questions, features, logits, **settings)
+    return question_lib.find(questions, features, logits, **settings)
 
 
 def search(questions, features, logits, max_answer_length):
@@ -86,7 +86,7 @@ def test_answers_do_not_depend_on_the_chunk_size(monkeypatch):
     random = np.random.default_rng(3)
     logits = random.normal(0, 2, (len(features), 24, 2)).astype(np.float32)
     expected = find(questions, features, logits)
-    monkeypatch.setattr(answers, "_WINDOWS_AT_ONCE", 3)
+    monkeypatch.setattr(question_lib, "_WINDOWS_AT_ONCE", 3)
     assert find(questions, features, logits) == expected
 
 

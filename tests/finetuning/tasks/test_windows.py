@@ -5,9 +5,8 @@ import pytest
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import task
 from bert_jax.finetuning.data.squad import Answer, Question, Questions
-from bert_jax.finetuning.features import question as question_features
+from bert_jax.finetuning.tasks import windows as windows_lib
 from tests.finetuning.test_config import change
 
 WORDS = tuple(f"{a}{b}" for a in "bcdfgh" for b in "aeiou")
@@ -37,7 +36,7 @@ def make_questions(seed=0, num=12):
 
 
 def of(questions, is_training=True):
-    return question_features.from_questions(
+    return windows_lib.from_questions(
         questions,
         TOKENIZER,
         length=LENGTH,
@@ -103,9 +102,7 @@ def test_windows_of_short_rows_overlap_and_cover_all_tokens(length):
     words = ["ba"] * 500
     question = Question("q", "co da", 0, (), False)
     questions = Questions([" ".join(words)], [question], True, 0, 0)
-    features = task.featurize(
-        config.task, questions, (), TOKENIZER, length, is_training=False
-    )
+    features = config.task.featurize(questions, (), TOKENIZER, length, "test")
     first_W, length_W = features.windows.first_W, features.windows.length_W
     overlap_W = (first_W + length_W)[:-1] - first_W[1:]
     assert first_W[0] == 0 and first_W[-1] + length_W[-1] == 500

@@ -3,8 +3,10 @@
 import numpy as np
 
 from bert_jax.data.tokenizers import wordpiece
-from bert_jax.finetuning.data.examples import Choices, Texts
-from bert_jax.finetuning.features import text as text_features
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.tasks import rows as rows_lib
+from bert_jax.finetuning.tasks.choice import Choices
+from tests.finetuning import tuned
 
 LETTERS = tuple("abcdefgh")
 TOKENIZER = wordpiece.WordPiece((*wordpiece.SPECIAL_TOKENS, *LETTERS), lowercase=True)
@@ -19,7 +21,7 @@ def test_single_texts_are_truncated_at_the_end():
     texts = Texts(
         ["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32), None
     )
-    features = text_features.from_texts(texts, TOKENIZER, 6)
+    features = rows_lib.from_texts(texts, TOKENIZER, 6)
     batch = features.batch(np.array([2, 0, 1, -1]))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abcd|", "<ab|", "<|", "<ab|"]
@@ -31,7 +33,7 @@ def test_single_texts_are_truncated_at_the_end():
 
 def test_pairs_are_truncated_in_the_longer_text():
     a, b = ["a b c d e", "a", "a b", "a b"], ["h g", "h g f e d", "", "h g f"]
-    features = text_features.from_texts(Texts(a, b, None, None), TOKENIZER, 8)
+    features = rows_lib.from_texts(Texts(a, b, None, None), TOKENIZER, 8)
     batch = features.batch(np.arange(4))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abc|hg|", "<a|hgfe|", "<ab|", "<ab|hgf|"]
@@ -44,7 +46,9 @@ def test_choices_are_consecutive_rows_of_an_example():
     choices = Choices(
         ["a b", "c"], [["h", "g f"], ["e", "d"]], np.array([1, 0], np.int32)
     )
-    features = text_features.from_choices(choices, TOKENIZER, 8)
+    features = tuned.make_task("multiple_choice").featurize(
+        choices, (), TOKENIZER, 8, "train"
+    )
     assert len(features) == 2
     batch = features.batch(np.array([1, 0, -1]))
     assert batch["input_ids"].shape == (3, 2, 8)
@@ -56,7 +60,7 @@ def test_choices_are_consecutive_rows_of_an_example():
 
 def test_separate_texts_of_a_pair_are_rows_of_their_own():
     texts = Texts(["a b", "c"], ["h", "e d f"], np.array([0.5, 1], np.float32), None)
-    features = text_features.from_separate_texts(texts, TOKENIZER, 4)
+    features = rows_lib.from_separate_texts(texts, TOKENIZER, 4)
     assert (len(features), features.num_truncated) == (2, 1)
     batch = features.batch(np.array([1, 0, -1]))
     rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]

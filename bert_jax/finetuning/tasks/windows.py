@@ -18,6 +18,7 @@ from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.base import Located
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.finetuning.data.squad import Question, Questions
+from bert_jax.finetuning.tasks.base import Features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Windows:
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionFeatures:
+class QuestionFeatures(Features):
     """Rows of questions, one per window.
 
     Attributes:
@@ -71,7 +72,6 @@ class QuestionFeatures:
         found in the paragraph.
     """
 
-    rows: Rows
     windows: Windows
     starts: np.ndarray
     ends: np.ndarray
@@ -79,24 +79,11 @@ class QuestionFeatures:
     end_positions_W: np.ndarray | None
     num_dropped: int
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def batch(self, windows_B):
+        """Adds int32[B] start_positions and end_positions in training.
 
-    def num_tokens(self) -> np.ndarray:
-        """Returns int64[W], the number of tokens of each row."""
-        return self.rows.num_tokens()
-
-    def batch(self, windows_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the inputs of the model and its loss for some windows.
-
-        Args:
-          windows_B: int64 indices of windows; -1 for padding rows.
-
-        Returns:
-          int32[B, T] inputs of `Bert.encode`, float32[B] weights, and in training
-          int32[B] start_positions and end_positions. Outside training, T is reduced to
-          fit the longest of these windows. In training it is fixed, because the loss
-          includes padding positions among the classes (run_squad.py).
+        T is fixed then, because the loss includes padding positions among the classes
+        (run_squad.py).
         """
         found = {"weights": text_rows.weights(windows_B)}
         windows_B = np.maximum(windows_B, 0)

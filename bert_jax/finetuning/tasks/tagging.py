@@ -1,24 +1,118 @@
-"""Converts tagged sentences to batches, and token predictions back to word tags.
+"""A tag of each word of a sentence.
 
 The first token of each word carries the word's label; the loss ignores the others.
 
-Shapes: N sentence, B sentence of the batch, T token.
+Shapes: N sentence, B sentence of the batch, T token, C class.
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
+from bert_jax.finetuning import metrics as metrics_lib
+from bert_jax.finetuning.data import conll
 from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.losses import IGNORED
+from bert_jax.finetuning.tasks import base
+from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.text import check_labels
+from bert_jax.model import heads
+from bert_jax.model.heads import HeadType
+from bert_jax.training.losses import weighted_cross_entropy
+
+IGNORED = -100  # the label of tokens that the loss ignores, as in PyTorch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tagging(Task):
+    """A tag of each word."""
+
+    kind: Literal["tagging"]  # what to predict
+    # list-valued column of a table; in a conll: file "2" is its second column, and any
+    # other text its first
+    words: str
+    # list-valued column of a table; in a conll: file "3" is its third column, and any
+    # other text its last
+    tags: str
+    labels: tuple[str, ...]  # BIO tags and O; (): take them from the training set
+
+    head = HeadType(
+        "tagging", heads.BertForTagging, "BertForTokenClassification", has_labels=True
+    )
+    metrics = ("f1", "precision", "recall")
+    pipeline = "token-classification"
+    unrecorded = {"words": "", "tags": ""}
+    form = Form(1, 1, "words separated by spaces", "Ann lives in Paris .")
+
+    def check(self, length, config=None):
+        if config:
+            check_labels(self.labels)
+
+    def label_names(self, spec, header):
+        if self.labels:
+            return self.labels
+        found = conll.read(spec, self.words, self.tags, has_tags=True)
+        return conll.tag_names(found.tags or [])
+
+    def read(self, spec, header, names, role):
+        return conll.read(spec, self.words, self.tags, has_tags=role != "test")
+
+    def of_inputs(self, inputs, settings):
+        return Sentences("inputs", [text.split() or [""] for (text,) in inputs], None)
+
+    def featurize(self, examples, names, tokenizer, length, role):
+        if role == "test":  # its tags may have types that are not in the training set
+            examples = dataclasses.replace(examples, tags=None)
+        key = "config.task.labels" if self.labels else "config.data.train"
+        return from_sentences(examples, names, tokenizer, length, key)
+
+    def loss(self, outputs, batch):
+        """Returns the summed cross entropy in nats and the number of labelled tokens.
+
+        The labels are int32[B, T], IGNORED for unlabelled tokens.
+        """
+        weights_BT = _weights(batch)
+        labels_BT = jnp.maximum(batch["labels"], 0)
+        total, _ = weighted_cross_entropy(outputs.logits, labels_BT, weights_BT)
+        return total, jnp.sum(weights_BT)
+
+    def distances(self, logits, teacher, batch, temperature):
+        return base.divergences(logits, teacher, temperature), _weights(batch)
+
+    def predict(self, examples, features, logits, names) -> list[list[str]]:
+        """Returns the tags of every sentence's words, as BIO if all names are tags."""
+        classes_NT = logits.argmax(axis=-1)
+        of_words = features.word_classes(np.arange(len(features)), classes_NT)
+        tags = [[str(names[i]) for i in classes] for classes in of_words]
+        # Classes that are not entity tags, such as parts of speech, stay as they are.
+        return [conll.to_bio(s) for s in tags] if conll.are_tags(names) else tags
+
+    def evaluate(self, examples, predicted, names):
+        return metrics_lib.tagging(predicted, examples.tags)
+
+    def results(self, examples, predicted, logits, names):
+        return [
+            {"words": words, "tags": tags}
+            if words != [""]
+            else {"words": [], "tags": []}
+            for words, tags in zip(examples.words, predicted, strict=True)
+        ]
+
+
+def _weights(batch: base.Batch) -> jax.Array:
+    """Returns float32[B, T], the row's weight for labelled tokens and 0 for others."""
+    has_label_BT = (batch["labels"] != IGNORED).astype(jnp.float32)
+    return has_label_BT * batch["weights"][:, None]
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingFeatures:
+class TaggingFeatures(base.Features):
     """Rows of sentences, one per sentence.
 
     Attributes:
@@ -34,30 +128,13 @@ class TaggingFeatures:
         ones: O, or 0 if there is no O.
     """
 
-    rows: Rows
     labels: np.ndarray | None
     words: np.ndarray
     num_words_N: np.ndarray
     num_cut: int
     class_of_cut: int
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def num_tokens(self) -> np.ndarray:
-        """Returns int64[N], the number of tokens of each row."""
-        return self.rows.num_tokens()
-
-    def batch(self, sentences_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the inputs of the model and its loss for some sentences.
-
-        Args:
-          sentences_B: int64 indices of sentences; -1 for padding rows.
-
-        Returns:
-          int32[B, T] inputs of `Bert.encode`, int32[B, T] labels if known, float32[B]
-          weights. T is reduced to fit the longest of these sentences, see `Rows.cut`.
-        """
+    def batch(self, sentences_B):
         found = {"weights": text_rows.weights(sentences_B)}
         sentences_B = np.maximum(sentences_B, 0)
         rows = self.rows.cut(sentences_B)

@@ -1,13 +1,20 @@
-"""Runs every kind of task from file to metrics and predictions, with an oracle."""
+"""Runs every kind of task from file to metrics and predictions, with an oracle.
+
+Rows of weight 0 do not contribute to losses.
+"""
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import losses, task
+from bert_jax.finetuning.tasks import TASKS, glue
+from bert_jax.model.heads import Outputs
+from tests.finetuning import tuned
 from tests.finetuning.test_config import change
 
 LETTERS = "abcdefgh"
@@ -43,6 +50,10 @@ FILES = {
 PREFIX = {"wnut17": "conll", "squad2": "squad"}
 
 
+def label_names(config):
+    return config.task.label_names(config.data.train, config.data.header)
+
+
 def oracle(kind, batch, names):
     """Returns logits computed from the labels."""
     if kind == "regression":
@@ -69,26 +80,26 @@ def load(name, tmp_path):
 def test_an_oracle_scores_highest_and_its_opposite_lowest(name, tmp_path):
     config, spec = load(name, tmp_path)
     kind, header = config.task.kind, config.data.header
-    names = task.label_names(config.task, config.data)
-    found = task.read(config.task, spec, header, names, has_labels=True)
+    names = label_names(config)
+    found = config.task.read(spec, header, names, "dev")
     for_training, features = (
-        task.featurize(config.task, found, names, TOKENIZER, 96, is_training=training)
-        for training in (True, False)
+        config.task.featurize(found, names, TOKENIZER, 96, role)
+        for role in ("train", "dev")
     )
     batch = for_training.batch(np.arange(len(features)))
     logits = oracle(kind, batch, names).astype(np.float32)
-    total, count = losses.LOSSES[kind](logits, batch)
+    total, count = config.task.loss(Outputs(logits, []), batch)
     assert float(total / count) < 1e-2 and float(count) > 0
-    predicted = task.predict(config.task, found, features, logits, names)
-    scores = task.evaluate(config.task, found, predicted, names)
+    predicted = config.task.predict(found, features, logits, names)
+    scores = config.task.evaluate(found, predicted, names)
     best = 100.0 if kind == "question_answering" else 1.0
     micro = "micro_f1" if kind == "multi_label" else config.metric
     assert scores[micro] == pytest.approx(best)
-    opposite = task.predict(config.task, found, features, -logits, names)
-    worst = task.evaluate(config.task, found, opposite, names)
+    opposite = config.task.predict(found, features, -logits, names)
+    worst = config.task.evaluate(found, opposite, names)
     assert worst[micro] < 0.6 * best
 
-    task.write_predictions(config.task, found, predicted, names, tmp_path)
+    found.write(tmp_path, predicted, names)
     written = {p.name: p.read_text() for p in tmp_path.iterdir() if p.name != "data"}
     expected = {
         "sst2": {"text": "a b", "label": "positive"},
@@ -110,14 +121,14 @@ def test_an_oracle_scores_highest_and_its_opposite_lowest(name, tmp_path):
 
 def test_label_names_default_to_those_of_the_training_set(tmp_path):
     config, _ = load("wnut17", tmp_path)
-    names = task.label_names(config.task, config.data)
+    names = label_names(config)
     assert names == ("O", "B-loc", "I-loc", "B-per", "I-per")
     (tmp_path / "b").mkdir()
     path = tmp_path / "data"
     path.write_text(FILES["sst2"])
     changes = {"data__train": f"tsv:{path}", "task__labels": ()}
     config = tasks_config.from_config_dict(change("sst2", **changes))
-    assert set(task.label_names(config.task, config.data)) == {
+    assert set(label_names(config)) == {
         "1",
         "negative",
         "positive",
@@ -127,13 +138,66 @@ def test_label_names_default_to_those_of_the_training_set(tmp_path):
 def test_a_test_set_has_no_labels_and_is_written_in_glues_order(tmp_path):
     config, spec = load("sst2", tmp_path)
     names = config.task.labels
-    found = task.read(config.task, spec, (), names, has_labels=False)
-    features = task.featurize(
-        config.task, found, names, TOKENIZER, 16, is_training=False
-    )
+    found = config.task.read(spec, (), names, "test")
+    features = config.task.featurize(found, names, TOKENIZER, 16, "test")
     assert "labels" not in features.batch(np.arange(3))
     logits = np.array([[0, 1], [1, 0], [0, 1]])
-    predicted = task.predict(config.task, found, features, logits, names)
-    task.write_predictions(config.task, found, predicted, names, tmp_path, glue="sst2")
+    predicted = config.task.predict(found, features, logits, names)
+    glue.write(tmp_path, "sst2", predicted, names, found.index)
     lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\t0", "1\t1", "2\t1"]
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def expected_of(kind, logits, batch):
+    """Returns the terms of the sum, one for each counted item."""
+    terms = []
+    for row, weight in enumerate(batch["weights"]):
+        if not weight:
+            continue
+        if kind == "regression":
+            terms.append((logits[row, 0] - batch["labels"][row]) ** 2)
+        elif kind == "multi_label":
+            p = 1 / (1 + np.exp(-logits[row]))
+            y = batch["labels"][row]
+            terms += list(-y * np.log(p) - (1 - y) * np.log(1 - p))
+        elif kind == "tagging":
+            for place, label in enumerate(batch["labels"][row]):
+                if label != -100:
+                    terms.append(-log_softmax(logits[row, place])[label])
+        elif kind == "question_answering":
+            start, end = log_softmax(logits[row].T)
+            ends = batch["start_positions"][row], batch["end_positions"][row]
+            terms.append(-(start[ends[0]] + end[ends[1]]) / 2)
+        elif kind == "similarity":
+            terms.append((logits[row] - batch["labels"][row]) ** 2)
+        else:
+            terms.append(-log_softmax(logits[row])[batch["labels"][row]])
+    return terms
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_losses_equal_those_of_a_loop_over_examples(kind):
+    batch = tuned.make_batch(kind)
+    batch["weights"][1] = 0.0
+    shape = {
+        "regression": (4, 1),
+        "similarity": (4,),
+        "tagging": (4, 16, 3),
+        "question_answering": (4, 16, 2),
+    }.get(kind, (4, 3))
+    logits = np.random.default_rng(0).normal(0, 2, shape).astype(np.float32)
+    outputs = Outputs(jnp.asarray(logits), [])
+    total, count = jax.jit(tuned.make_task(kind).loss)(outputs, batch)
+    terms = expected_of(kind, logits.astype(np.float64), batch)
+    assert float(count) == len(terms)
+    np.testing.assert_allclose(float(total), sum(terms), rtol=1e-5)
+
+
+def test_multi_label_is_precise_at_large_logits():
+    batch = {"labels": jnp.array([[1.0, 0.0]]), "weights": jnp.ones(1)}
+    outputs = Outputs(jnp.array([[-200.0, 300.0]]), [])
+    assert float(tuned.make_task("multi_label").loss(outputs, batch)[0]) == 500.0

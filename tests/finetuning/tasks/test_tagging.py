@@ -4,7 +4,7 @@ import numpy as np
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.features import tagging as tagging_features
+from bert_jax.finetuning.tasks import tagging
 
 VOCAB = (*wordpiece.SPECIAL_TOKENS, "river", "##side", "old", ".")
 TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
@@ -17,7 +17,7 @@ SENTENCES = Sentences(
 
 
 def test_labels_are_on_first_tokens():
-    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 8, "labels")
+    features = tagging.from_sentences(SENTENCES, NAMES, TOKENIZER, 8, "labels")
     batch = features.batch(np.array([0, 1, 2, -1]))
     pieces = [[VOCAB[i] for i in ids] for ids in batch["input_ids"]]
     assert pieces[0] == "[CLS] old river ##side . [SEP] [PAD] [PAD]".split()
@@ -33,7 +33,7 @@ def test_labels_are_on_first_tokens():
 
 
 def test_truncated_words_are_counted_and_predicted_as_o():
-    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
+    features = tagging.from_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
     assert features.num_cut == 3  # ".", "old", "riverside"
     predicted_BT = np.full((3, 5), 2)
     found = features.word_classes(np.arange(3), predicted_BT)
@@ -43,13 +43,13 @@ def test_truncated_words_are_counted_and_predicted_as_o():
 def test_truncated_words_are_o_for_any_order_of_names():
     names = ("B-x", "O", "I-x")
     sentences = Sentences("a.conll", SENTENCES.words, None)
-    features = tagging_features.from_sentences(sentences, names, TOKENIZER, 5, "labels")
+    features = tagging.from_sentences(sentences, names, TOKENIZER, 5, "labels")
     found = features.word_classes(np.arange(3), np.full((3, 5), 2))
     assert [x.tolist() for x in found] == [[2, 2, 1, 1], [2], [2, 2, 2, 1, 1]]
 
 
 def test_word_classes_are_restored_from_token_classes():
-    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
+    features = tagging.from_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
     labels_BT = features.batch(np.arange(3))["labels"]
     found = features.word_classes(np.array([2, 0]), labels_BT[[2, 0]])
     expected = SENTENCES.classes(NAMES, "labels")
@@ -59,6 +59,6 @@ def test_word_classes_are_restored_from_token_classes():
 
 def test_without_tags_there_are_no_labels():
     sentences = Sentences("a.conll", SENTENCES.words, None)
-    features = tagging_features.from_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
+    features = tagging.from_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
     assert "labels" not in features.batch(np.arange(3))
     assert len(features.word_classes(np.array([0]), np.ones((1, 8)))[0]) == 4

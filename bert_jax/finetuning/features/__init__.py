@@ -1,1 +1,0 @@
-"""Converts examples to rows of token ids."""

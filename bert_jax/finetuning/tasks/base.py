@@ -1,0 +1,203 @@
+"""The interface of a kind of task, from its data to its predictions.
+
+A new kind is a subclass of `Task` in a module of its own, and a member of the union in
+__init__.py. The fields of the class are the keys of config.task.
+
+Shapes: N example, B example of the batch, C class or choice, T token.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
+from bert_jax.finetuning.data.examples import Examples, Texts
+from bert_jax.model.heads import HeadType, Outputs
+
+if TYPE_CHECKING:
+    from bert_jax.finetuning.config import FinetuneConfig
+
+Batch = dict[str, jax.Array]
+SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]; the count divides the sum
+# A training set, a dev set with labels, or a test set without.
+Role = Literal["train", "dev", "test"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Rows of token ids for a model.
+
+    Attributes:
+      rows: the rows of all examples.
+    """
+
+    rows: Rows
+
+    def __len__(self) -> int:
+        """Returns the number of items that a batch selects: examples or windows."""
+        return len(self.rows)
+
+    def num_tokens(self) -> np.ndarray:
+        """Returns the number of tokens of each item's longest row, as int64."""
+        return self.rows.num_tokens()
+
+    def batch(self, rows_B: np.ndarray, /) -> dict[str, np.ndarray]:
+        """Returns the inputs of the model and the loss for some items.
+
+        Args:
+          rows_B: int64 indices of items; -1 for padding rows.
+
+        Returns:
+          int32[B, T] or [B, C, T] inputs of `Bert.encode`, float32[B] weights, and
+          labels if known. T is reduced to fit the longest of these rows.
+        """
+        raise NotImplementedError
+
+
+class Form(NamedTuple):
+    """The texts of an input of `predict`: their number, a description, an example."""
+
+    least: int
+    most: int
+    words: str
+    example: str
+
+
+class Task(abc.ABC):
+    """A kind of task; its instances are sections config.task of a config.
+
+    The methods of subclasses have the types of these. A row of weight 0 pads the batch;
+    it contributes neither to the loss nor to the count.
+    """
+
+    kind: str
+    form: Form  # the form of an input of `predict`
+    has_pairs: bool = False  # whether a row has two texts
+    cuts_pairs: bool = False  # whether a long pair loses tokens of its longer text
+    head: ClassVar[HeadType]
+    metrics: ClassVar[tuple[str, ...]]  # choices of config.metric
+    pipeline: ClassVar[str]  # the pipeline tag of the Hugging Face Hub
+    # Settings that are stored with a model -> their values for a model without them;
+    # see tuned_model.py.
+    settings: ClassVar[dict[str, Any]] = {}
+    # The other keys, which do not affect predictions -> their values for a model.
+    unrecorded: ClassVar[dict[str, Any]] = {}
+
+    def check(  # noqa: B027
+        self, length: int, config: "FinetuneConfig | None" = None
+    ) -> None:
+        """Raises ConfigError if keys contradict each other.
+
+        Args:
+          length: maximum tokens of a row.
+          config: the config with this section; None for the task of a trained model.
+        """
+
+    def label_names(self, spec: str, header: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names of the head's labels; () if its outputs have no names.
+
+        Args:
+          spec, header: the training set, for names that are not in the config.
+
+        Raises:
+          ConfigError: if the training set cannot be read.
+        """
+        return ()
+
+    @abc.abstractmethod
+    def read(
+        self, spec: str, header: tuple[str, ...], names: Sequence[str], role: Role
+    ) -> Examples:
+        """Reads a data set.
+
+        Raises:
+          ConfigError: if the data cannot be read or does not match the task.
+        """
+
+    def of_inputs(
+        self, inputs: list[tuple[str, ...]], settings: dict[str, Any]
+    ) -> Examples:
+        """Converts inputs of `predict` to unlabelled examples; by default, `Texts`.
+
+        Args:
+          inputs: at least one input; all have the same number of texts, which `form`
+            allows.
+          settings: the model's values of the class's `settings`.
+        """
+        a, *b = ([*texts] for texts in zip(*inputs, strict=True))
+        return Texts(a, b[0] if b else None, None, np.arange(len(a)))
+
+    @abc.abstractmethod
+    def featurize(
+        self,
+        examples: Any,
+        names: Sequence[str],
+        tokenizer: Tokenizer,
+        length: int,
+        role: Role,
+    ) -> Features:
+        """Converts examples to rows of up to `length` token ids.
+
+        Raises:
+          ConfigError: if a label is not among the names.
+        """
+
+    @abc.abstractmethod
+    def loss(self, outputs: Outputs, batch: Batch) -> SumAndCount:
+        """Returns the summed loss and the number of its terms."""
+
+    def distances(
+        self, logits: jax.Array, teacher: jax.Array, batch: Batch, temperature: float
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the distance from a teacher's logits for each term of the loss.
+
+        By default it is the Kullback-Leibler divergence in nats at the temperature,
+        times the temperature squared, which keeps the size of gradients.
+
+        Returns:
+          The distances, float32[B] or [B, ...], and the terms' weights, which can be
+          broadcast to the same shape.
+        """
+        return divergences(logits, teacher, temperature), batch["weights"]
+
+    @abc.abstractmethod
+    def predict(
+        self, examples: Any, features: Any, logits: np.ndarray, names: Sequence[str]
+    ) -> Any:
+        """Converts the logits of all rows to predictions, in the form of the labels."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self, examples: Any, predicted: Any, names: Sequence[str]
+    ) -> dict[str, float]:
+        """Returns the metrics of the predictions for labelled examples."""
+
+    @abc.abstractmethod
+    def results(
+        self, examples: Any, predicted: Any, logits: np.ndarray, names: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Returns what `TunedModel.predict` returns, one result for each example."""
+
+
+def divergences(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
+    """Returns Kullback-Leibler divergences over the last axis; see `distances`."""
+    logits, teacher = logits / temperature, teacher / temperature
+    probs = jax.nn.softmax(teacher, axis=-1)
+    ratios = jax.nn.log_softmax(teacher, axis=-1) - jax.nn.log_softmax(logits, axis=-1)
+    return jnp.sum(probs * ratios, axis=-1) * temperature**2
+
+
+def choices_with_probabilities(
+    key: str, chosen: Sequence[Any], probs_NC: np.ndarray, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Returns results with what was chosen and the probability of each name."""
+    return [
+        {key: choice, "probabilities": dict(zip(names, row, strict=True))}
+        for choice, row in zip(chosen, probs_NC.tolist(), strict=True)
+    ]

@@ -1,0 +1,164 @@
+"""The best of several continuations of a text.
+
+Shapes: N example, B example of the batch, C choice, T token.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from bert_jax.config.validation import Length
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import metrics as metrics_lib
+from bert_jax.finetuning.data import examples as examples_lib
+from bert_jax.finetuning.data import labels
+from bert_jax.finetuning.data.examples import Examples
+from bert_jax.finetuning.data.tables import Table, as_list
+from bert_jax.finetuning.tasks import base, rows
+from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.rows import TextFeatures
+from bert_jax.finetuning.tasks.text import TextColumns, cross_entropy
+from bert_jax.model import heads
+from bert_jax.model.heads import HeadType
+
+KEY = "config.task.choices"
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(Examples):
+    """Contexts, each with the same number of choices.
+
+    Attributes:
+      contexts: one text per example.
+      choices: the choices of each example.
+      labels: int32[N], index of the correct choice, from 0; None for a test set.
+      num_lost_lines: lines of the table that were dropped.
+      num_unlabelled: examples that were dropped because they have no label.
+    """
+
+    contexts: list[str]
+    choices: list[list[str]]
+    labels: np.ndarray | None
+    num_lost_lines: int = 0
+    num_unlabelled: int = 0
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.labels is not None
+
+    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+        rows = [
+            {"text": context, "choice": choice, "chosen": choices[choice]}
+            for context, choices, choice in zip(
+                self.contexts, self.choices, predicted.tolist(), strict=True
+            )
+        ]
+        examples_lib.write_json_lines(directory / "predictions.jsonl", rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoice(Task):
+    """The best of several continuations of a text."""
+
+    kind: Literal["multiple_choice"]  # what to predict
+    text: TextColumns  # context column; optionally a column prefixed to all choices
+    # one column per choice, or a single column of lists
+    choices: Annotated[tuple[str, ...], Length(min=1)]
+    label: str  # column of the correct choice's index, from 0
+
+    head = HeadType(
+        "multiple_choice", heads.BertForMultipleChoice, "BertForMultipleChoice"
+    )
+    metrics = ("accuracy",)
+    pipeline = "multiple-choice"
+    unrecorded = {"text": (), "choices": (), "label": ""}
+    has_pairs = cuts_pairs = True
+    form = Form(
+        3,
+        100,
+        "context ||| choice ||| choice ...",
+        "She opened the door. ||| She went in. ||| It was red.",
+    )
+
+    def read(self, spec, header, names, role):
+        table = examples_lib.read_table(spec, header, is_test=role == "test")
+        return self.parse(table, role)
+
+    def parse(self, table: Table, role: base.Role) -> Choices:
+        """Converts a table to contexts with choices.
+
+        Raises:
+          ConfigError: if a column is missing or a label is not the index of a choice.
+        """
+        contexts, *prefixes = (
+            examples_lib.texts(table, column, "config.task.text")
+            for column in self.text
+        )
+        if len(self.choices) == 1:
+            found = [_list(*each) for each in table.located(self.choices[0], KEY)]
+        else:
+            columns = (examples_lib.texts(table, name, KEY) for name in self.choices)
+            found = list(map(list, zip(*columns, strict=True)))
+        number = len(found[0])
+        for row, texts in enumerate(found):
+            if len(texts) != number:
+                raise ConfigError(
+                    f"{table.spec}, example {row + 1}, has {len(texts)} choices, but"
+                    f" the first has {number}; all need the same number"
+                )
+        if prefixes:
+            found = [
+                [f"{prefix} {choice}" for choice in texts]
+                for prefix, texts in zip(prefixes[0], found, strict=True)
+            ]
+        if role == "test":
+            return Choices(contexts, found, None, table.num_dropped)
+        numbers = [str(i) for i in range(number)]
+        values = table.column(self.label, "config.task.label")
+        correct = labels.classes(values, numbers, table.spec, KEY)
+        return examples_lib.labelled(
+            Choices(contexts, found, correct, table.num_dropped)
+        )
+
+    def of_inputs(self, inputs, settings):
+        return Choices([x[0] for x in inputs], [[*x[1:]] for x in inputs], None)
+
+    def featurize(self, examples, names, tokenizer, length, role):
+        """Converts each choice to a row [CLS] context [SEP] choice [SEP]."""
+        num_choices = len(examples.choices[0])
+        contexts = [text for text in examples.contexts for _ in range(num_choices)]
+        flat = [text for texts in examples.choices for text in texts]
+        found, num_truncated = rows.encode(contexts, flat, tokenizer, length)
+        return TextFeatures(found, num_choices, examples.labels, num_truncated)
+
+    def loss(self, outputs, batch):
+        return cross_entropy(outputs.logits, batch)
+
+    def predict(self, examples, features, logits, names) -> np.ndarray:
+        """Returns int64[N], the index of the best choice."""
+        return logits.argmax(axis=-1)
+
+    def evaluate(self, examples, predicted, names):
+        num_choices = len(examples.choices[0])
+        return metrics_lib.classification(predicted, examples.labels, num_choices)
+
+    def results(self, examples, predicted, logits, names):
+        import scipy.special  # slow to import
+
+        probs_NC = scipy.special.softmax(logits, axis=-1)
+        numbers = [str(i) for i in range(logits.shape[1])]
+        chosen = [int(i) for i in predicted]
+        return base.choices_with_probabilities("choice", chosen, probs_NC, numbers)
+
+
+def _list(value: Any, where: str) -> list[str]:
+    found = as_list(value)
+    if found is None:
+        raise ConfigError(
+            f"{where} has {value!r} in the only column of {KEY}; a single column must"
+            " contain lists"
+        )
+    return [examples_lib.text(item, where, KEY) for item in found]

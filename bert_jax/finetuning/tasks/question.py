@@ -1,0 +1,306 @@
+"""The span of a paragraph that answers a question.
+
+Answers are found as in google-research/bert run_squad.py, write_predictions. That
+function pairs the best starts with the best ends; this module scores every span up to
+the maximum length.
+
+Shapes: B window of the batch, W window, T token position, A answer length, K best spans
+of a window.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config.validation import Count, CountOrZero, require
+from bert_jax.finetuning.data import squad
+from bert_jax.finetuning.data.squad import Question, Questions
+from bert_jax.finetuning.tasks import base, squad_metrics, windows
+from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.windows import QuestionFeatures
+from bert_jax.model import heads
+from bert_jax.model.heads import HeadType
+from bert_jax.training.losses import weighted_cross_entropy
+
+_WINDOWS_AT_ONCE = 256  # [W, T, A] float32: 12 MB at 384 tokens and answers of 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """The span of a paragraph that answers a question."""
+
+    kind: Literal["question_answering"]  # what to predict
+    stride: CountOrZero  # tokens between the starts of windows; 0: see window_stride
+    max_query_length: Count  # maximum tokens of a question
+    max_answer_length: Count  # maximum tokens of an answer
+    num_best: Count  # answers to keep for each question
+    null_threshold: float  # null odds above this value mean "no answer"
+    answer_units: Literal["words", "characters"]  # units of the F1 score
+
+    head = HeadType(
+        "question_answering", heads.BertForQuestionAnswering, "BertForQuestionAnswering"
+    )
+    metrics = ("f1", "exact_match")
+    pipeline = "question-answering"
+    # The defaults of the released run_squad.py.
+    settings = {
+        "stride": 0,
+        "max_query_length": 64,
+        "max_answer_length": 30,
+        "null_threshold": 0.0,
+        "has_impossible": False,
+    }
+    unrecorded = {"answer_units": "words"}
+    has_pairs = True  # a paragraph that is too long is split into windows
+    form = Form(
+        2, 2, "question ||| paragraph", "Who wrote it? ||| Ann wrote it in May."
+    )
+
+    def room(self, length: int) -> int:
+        """Returns the number of paragraph tokens that fit beside the longest question.
+
+        Args:
+          length: tokens of a row, [CLS] question [SEP] window [SEP].
+        """
+        return length - 3 - self.max_query_length
+
+    def window_stride(self, length: int) -> int:
+        """Resolves the stride: 0 means half of the room, at most run_squad.py's 128."""
+        return self.stride or max(1, min(128, self.room(length) // 2))
+
+    def check(self, length, config=None):
+        section, room = "config.task." if config else "", self.room(length)
+        require(
+            room > 0,
+            f"{section}max_query_length",
+            self.max_query_length,
+            f"leaves no room for a paragraph in rows of {length} tokens; lower it, for"
+            f" example to {length // 3}",
+        )
+        require(
+            self.stride <= room,
+            f"{section}stride",
+            self.stride,
+            f"leaves gaps between windows: rows of {length} hold {room} tokens of the"
+            f" paragraph beside a question of {section}max_query_length="
+            f"{self.max_query_length}; set {section}stride=0 for overlapping windows",
+        )
+
+    def read(self, spec, header, names, role):
+        found = squad.read(spec)
+        if role != "train":
+            squad.check_ids(found, spec)
+        return found
+
+    def of_inputs(self, inputs, settings):
+        questions = [
+            Question(str(i), text.strip(), i, (), False)
+            for i, (text, _) in enumerate(inputs)
+        ]
+        paragraphs = [paragraph for _, paragraph in inputs]
+        return Questions(paragraphs, questions, settings["has_impossible"], 0, 0)
+
+    def featurize(self, examples, names, tokenizer, length, role):
+        return windows.from_questions(
+            examples,
+            tokenizer,
+            length=length,
+            stride=self.window_stride(length),
+            max_query_length=self.max_query_length,
+            is_training=role == "train",
+        )
+
+    def loss(self, outputs, batch):
+        """Returns the summed cross entropy in nats and the number of windows.
+
+        The cross entropy of a window is the mean of those of its start and end
+        positions. Padding positions are among the classes, as in the released code.
+        """
+        logits_BT2, weights_B = outputs.logits, batch["weights"]
+        start, _ = weighted_cross_entropy(
+            logits_BT2[:, :, 0], batch["start_positions"], weights_B
+        )
+        end, _ = weighted_cross_entropy(
+            logits_BT2[:, :, 1], batch["end_positions"], weights_B
+        )
+        return (start + end) / 2, jnp.sum(weights_B)
+
+    def distances(self, logits, teacher, batch, temperature):
+        """Returns means of start and end, which are distributions over tokens."""
+        logits, teacher = jnp.moveaxis(logits, 2, 1), jnp.moveaxis(teacher, 2, 1)
+        found_B2 = base.divergences(logits, teacher, temperature)
+        return jnp.mean(found_B2, axis=1), batch["weights"]
+
+    def predict(self, examples, features, logits, names) -> "Answers":
+        return find(
+            examples,
+            features,
+            logits,
+            num_best=self.num_best,
+            max_answer_length=self.max_answer_length,
+            null_threshold=self.null_threshold,
+        )
+
+    def evaluate(self, examples, predicted, names):
+        scores = squad_metrics.score(examples, predicted.texts, self.answer_units)
+        if not examples.has_impossible:
+            return scores
+        best = squad_metrics.best_thresholds(
+            examples, predicted.not_empty, predicted.null_odds, self.answer_units
+        )
+        return scores | best
+
+    def results(self, examples, predicted, logits, names):
+        return [
+            {"answer": predicted.texts[q.id], "best": list(predicted.best[q.id])}
+            for q in examples.questions
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """Answers in the form that leaderboards accept, keyed by question id.
+
+    Attributes:
+      texts: the answer; "" means that the question has no answer.
+      not_empty: the best non-empty answer, used to search for a threshold.
+      best: the most probable answers in descending order, each with text, probability,
+        start_logit and end_logit.
+      null_odds: the score of "no answer" minus the score of the best answer.
+    """
+
+    texts: dict[str, str]
+    not_empty: dict[str, str]
+    best: dict[str, list[dict[str, Any]]]
+    null_odds: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Span:
+    start_logit: float
+    end_logit: float
+    text: str
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def find(
+    questions: Questions,
+    features: QuestionFeatures,
+    logits_WT2: np.ndarray,
+    *,
+    num_best: int,
+    max_answer_length: int,
+    null_threshold: float,
+) -> Answers:
+    """Finds the best answers to all questions.
+
+    Args:
+      questions: from `squad.read`.
+      features: windows of these questions, made with `is_training=False`.
+      logits_WT2: float32, start and end logits of every window.
+      num_best: answers to keep for each question.
+      max_answer_length: maximum length of an answer in tokens.
+      null_threshold: null odds above this value mean "no answer", if questions may
+        have no answer.
+    """
+    spans: list[list[_Span]] = [[] for _ in questions.questions]
+    nulls: list[list[_Span]] = [[] for _ in questions.questions]
+    max_context = features.windows.max_context()
+    for first in range(0, len(features), _WINDOWS_AT_ONCE):
+        windows_W = np.arange(first, min(first + _WINDOWS_AT_ONCE, len(features)))
+        found_WK = _best_spans(
+            features,
+            windows_W,
+            [max_context[w] for w in windows_W],
+            logits_WT2[windows_W],
+            questions,
+            num_best,
+            max_answer_length,
+        )
+        for window, found in zip(windows_W, found_WK, strict=True):
+            question = features.windows.question_W[window]
+            spans[question] += found
+            start, end = (float(x) for x in logits_WT2[window, 0])
+            nulls[question].append(_Span(start, end, ""))
+    answers = Answers({}, {}, {}, {})
+    for question, found, null in zip(questions.questions, spans, nulls, strict=True):
+        # The window that gives "no answer" the lowest score.
+        least = min(null, key=lambda span: span.score)
+        best = _distinct(found, num_best)
+        # JSON has no infinity.
+        odds = least.score - best[0].score if best else float(np.finfo("f4").max)
+        is_null = questions.has_impossible and odds > null_threshold
+        answers.not_empty[question.id] = best[0].text if best else ""
+        answers.texts[question.id] = "" if is_null or not best else best[0].text
+        answers.null_odds[question.id] = float(odds)
+        if questions.has_impossible or not best:
+            best.append(least)
+            best.sort(key=lambda span: -span.score)
+        answers.best[question.id] = _with_probabilities(best[:num_best])
+    return answers
+
+
+def _best_spans(
+    features: QuestionFeatures,
+    windows_W: np.ndarray,
+    max_context: list[np.ndarray],
+    logits_WT2: np.ndarray,
+    questions: Questions,
+    num_best: int,
+    max_answer_length: int,
+) -> list[list[_Span]]:
+    layout = features.rows.layout(windows_W)
+    W, T = layout.source_BT.shape
+    is_context_WT = (layout.segment_ids_BT == 1) & (layout.candidates_BT > 0)
+    is_start_WT = is_context_WT.copy()
+    is_start_WT[is_context_WT] = np.concatenate(max_context)
+    start_WT = np.where(is_start_WT, logits_WT2[:, :, 0], -np.inf)
+    end_WT = np.where(is_context_WT, logits_WT2[:, :, 1], -np.inf)
+    A = min(max_answer_length, T)
+    padded = np.pad(end_WT, ((0, 0), (0, A - 1)), constant_values=-np.inf)
+    end_WTA = np.lib.stride_tricks.sliding_window_view(padded, A, axis=1)
+    scores_WS = (start_WT[:, :, None] + end_WTA).reshape(W, T * A)
+    K = min(num_best, T * A)
+    order_WK = np.argpartition(-scores_WS, K - 1, axis=1)[:, :K]
+    found = []
+    for row, window in enumerate(windows_W):
+        question = questions.questions[features.windows.question_W[window]]
+        paragraph = questions.paragraphs[question.paragraph]
+        spans = []
+        for span in order_WK[row]:
+            start, end = span // A, span // A + span % A
+            if np.isfinite(scores_WS[row, span]):
+                first = features.starts[layout.source_BT[row, start]]
+                last = features.ends[layout.source_BT[row, end]]
+                logits = logits_WT2[row, start, 0], logits_WT2[row, end, 1]
+                text = paragraph[first:last]
+                spans.append(_Span(float(logits[0]), float(logits[1]), text))
+        found.append(spans)
+    return found
+
+
+def _distinct(spans: list[_Span], num_best: int) -> list[_Span]:
+    """Returns the best spans, at most one for each distinct text."""
+    best: dict[str, _Span] = {}
+    for span in sorted(spans, key=lambda span: -span.score):
+        best.setdefault(span.text, span)
+    return list(best.values())[:num_best]
+
+
+def _with_probabilities(spans: list[_Span]) -> list[dict[str, Any]]:
+    scores = np.array([span.score for span in spans])
+    weights = np.exp(scores - scores.max())
+    return [
+        {
+            "text": span.text,
+            "probability": float(weight / weights.sum()),
+            "start_logit": span.start_logit,
+            "end_logit": span.end_logit,
+        }
+        for span, weight in zip(spans, weights, strict=True)
+    ]

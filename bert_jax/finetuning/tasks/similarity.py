@@ -1,0 +1,180 @@
+"""The similarity of two texts, as the cosine of their embeddings.
+
+Shapes: N example, B pair of the batch, D hidden.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config.validation import Length, Positive, require
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import metrics as metrics_lib
+from bert_jax.finetuning.data import examples as examples_lib
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.tasks import base, rows
+from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.text import squared_errors
+from bert_jax.model import heads
+from bert_jax.model.heads import HeadType
+from bert_jax.training.losses import weighted_cross_entropy
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Similarity(Task):
+    """The similarity of two texts, as the cosine of their embeddings."""
+
+    kind: Literal["similarity"]  # what to predict
+    text: Annotated[tuple[str, ...], Length(min=2, max=2)]  # the two text columns
+    label: str  # column of the similarity score
+    max_label: Positive  # score whose target cosine is 1; the target of score 0 is 0
+    # columns of the training set without scores: two of texts that belong together, or
+    # one, whose texts differ by dropout alone; the other texts of the batch are
+    # negatives. (): train on the scores
+    positives: Annotated[tuple[str, ...], Length(min=0, max=2)]
+    temperature: Positive  # divides the cosines to the positive and the negatives
+
+    head = HeadType("similarity", heads.BertForSimilarity, heads.ENCODER)
+    metrics = ("spearman", "pearson")
+    pipeline = "sentence-similarity"
+    unrecorded = {
+        "text": ("", ""),
+        "label": "",
+        "max_label": 1.0,
+        "positives": (),
+        "temperature": 1.0,
+    }
+    form = Form(2, 2, "text ||| text", "A fine text. ||| Another one.")
+
+    def check(self, length, config=None):
+        if config is None or not self.positives:
+            return
+        require(
+            config.accumulation_steps == 1,
+            "config.accumulation_steps",
+            config.accumulation_steps,
+            "must be 1 with config.task.positives, whose negatives are the other texts"
+            " of the whole batch",
+        )
+        dropout = config.dropout
+        require(
+            len(self.positives) == 2
+            or dropout.hidden_prob + dropout.attention_prob > 0,
+            "config.dropout.hidden_prob",
+            dropout.hidden_prob,
+            "must be above 0 with one column in config.task.positives: without dropout,"
+            " the two embeddings of a text are equal",
+        )
+
+    def read(self, spec, header, names, role):
+        table = examples_lib.read_table(spec, header, is_test=role == "test")
+        if role == "train" and self.positives:
+            return read_positives(table, self.positives)
+        label = "" if role == "test" else self.label
+        return read_pairs(table, self.text, label, self.max_label)
+
+    def featurize(self, examples, names, tokenizer, length, role):
+        return rows.from_separate_texts(examples, tokenizer, length)
+
+    def loss(self, outputs, batch):
+        """Returns the sum of squared errors of cosines, or the contrastive loss."""
+        if self.positives:
+            unit_B2D = heads.embeddings(outputs.states[-1], batch["sequence_ids"])
+            return contrastive(unit_B2D, batch, self.temperature)
+        return squared_errors(outputs.logits, batch)
+
+    def distances(self, logits, teacher, batch, temperature):
+        """Returns squared differences."""
+        return jnp.square(logits - teacher), batch["weights"]
+
+    def predict(self, examples, features, logits, names) -> np.ndarray:
+        """Returns float32[N] cosines."""
+        return logits
+
+    def evaluate(self, examples, predicted, names):
+        return metrics_lib.regression(predicted, examples.labels)
+
+    def results(self, examples, predicted, logits, names):
+        return [{"similarity": float(cosine)} for cosine in predicted]
+
+
+def read_pairs(
+    table: Table,
+    text: Sequence[str],
+    label: str,
+    max_label: float,
+    given_as: str = "config.task.max_label",
+) -> Texts:
+    """Converts a table to text pairs labelled with their target cosines.
+
+    Args:
+      table: from `tables.read`.
+      text: the two text columns.
+      label: column of the similarity score; "" for a set without labels.
+      max_label: score whose target cosine is 1.
+      given_as: what gives max_label, for error messages.
+
+    Raises:
+      ConfigError: if a column is missing or a label is not in [0, max_label].
+    """
+    a, b = (examples_lib.texts(table, name, "config.task.text") for name in text)
+    found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
+    if not label:
+        return found
+    scores_N = examples_lib.scores(table, label, "config.task.label")
+    for row, value in enumerate(scores_N):
+        if not 0 <= value <= max_label:
+            raise ConfigError(
+                f"{table.spec}, example {row + 1}, has {label}={value:g}; it must be"
+                f" between 0 and {given_as}={max_label:g}"
+            )
+    return dataclasses.replace(found, labels=scores_N / np.float32(max_label))
+
+
+def read_positives(table: Table, columns: Sequence[str]) -> Texts:
+    """Converts a table to pairs of texts that belong together, of target cosine 1.
+
+    Args:
+      table: from `tables.read`.
+      columns: the two text columns, or one whose texts are paired with themselves.
+
+    Raises:
+      ConfigError: if a column is missing.
+    """
+    key = "config.task.positives"
+    a, *b = (examples_lib.texts(table, column, key) for column in columns)
+    labels = np.ones(len(a), np.float32)
+    return Texts(a, b[0] if b else a, labels, np.arange(len(a)), table.num_dropped)
+
+
+def contrastive(
+    unit_B2D: jax.Array, batch: base.Batch, temperature: float
+) -> base.SumAndCount:
+    """Returns the summed cross entropy in nats and the number of pairs.
+
+    The classes of a first text are the second texts of the batch, and the right one is
+    its own. The logits are cosines over the temperature.
+
+    Source: Henderson et al. 2017, "Efficient Natural Language Response Suggestion",
+    section 4.4; Gao et al. 2021, "SimCSE", equation 1.
+
+    Args:
+      unit_B2D: float32 embeddings of length 1.
+      batch: float32[B] weights. Texts of weight 0 are no classes.
+      temperature: the temperature.
+    """
+    second_BD = jax.reshard(unit_B2D[:, 1], jax.P())  # of all devices
+    cosines_BB = jnp.einsum(
+        "bd,cd->bc", unit_B2D[:, 0], second_BD, precision=jax.lax.Precision.HIGHEST
+    )
+    is_class_B = jax.reshard(batch["weights"], jax.P()) > 0
+    logits_BB = jnp.where(is_class_B, cosines_BB / temperature, -1e9)
+    weights_B = batch["weights"]
+    labels_B = jnp.arange(len(unit_B2D), out_sharding=jax.typeof(weights_B).sharding)
+    total, _ = weighted_cross_entropy(logits_BB, labels_B, weights_B)
+    return total, jnp.sum(weights_B)

@@ -1,0 +1,326 @@
+"""A class, a score or several labels of a text or a pair of texts.
+
+Shapes: N example, B example of the batch, C class.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config.validation import Fraction, Length, require
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import metrics as metrics_lib
+from bert_jax.finetuning.data import examples as examples_lib
+from bert_jax.finetuning.data import labels
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.tasks import base, glue, rows
+from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.model import heads
+from bert_jax.model.heads import HeadType
+from bert_jax.training.losses import weighted_cross_entropy
+
+ARCHITECTURE = "BertForSequenceClassification"
+TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
+# Indexed by the number of texts that a model was fine-tuned on; 0 means unknown.
+FORMS = (
+    Form(1, 2, "a text, or two separated by |||", "A fine text."),
+    Form(1, 1, "a text", "A fine text."),
+    Form(2, 2, "text ||| text", "A fine text. ||| Another one."),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask(Task):
+    """What the kinds of tasks on texts have in common."""
+
+    kind: str  # what to predict
+    text: TextColumns  # one text column, or two for text pairs
+    label: str  # label column
+    labels: tuple[str, ...]  # class names; (): take them from the training set
+    glue: tuple[str, ...]  # keys of glue.FILES, one for each of data.test
+    index: str  # column of a test example's index in GLUE's file; "": row number
+    threshold: Fraction  # multi_label: minimum probability of a predicted class
+
+    pipeline = "text-classification"
+    settings = {"num_texts": 0}  # 1 for single texts, 2 for pairs, 0 if unknown
+    unrecorded = {"label": "", "glue": (), "index": "", "threshold": 0.5}
+
+    @property
+    def form(self) -> Form:
+        return FORMS[self.num_texts]
+
+    @property
+    def num_texts(self):
+        return len(self.text)
+
+    @property
+    def has_pairs(self):
+        return self.num_texts == 2
+
+    @property
+    def cuts_pairs(self):
+        return self.has_pairs
+
+    @property
+    def labels_key(self) -> str:
+        """The config key from which `label_names` takes the names."""
+        return "config.task.labels" if self.labels else "config.data.train"
+
+    def check(self, length, config=None):
+        if config is None:
+            return
+        require(
+            len(self.glue) in (0, len(config.data.test))
+            and set(self.glue) <= glue.FILES.keys(),
+            "config.task.glue",
+            self.glue,
+            f"must be empty, or have one of {', '.join(glue.FILES)} for each of"
+            " config.data.test",
+        )
+        check_labels(self.labels)
+
+    def label_names(self, spec, header):
+        return self.labels or self.names_in(
+            examples_lib.read_table(spec, header, is_test=False)
+        )
+
+    @abc.abstractmethod
+    def names_in(self, table: Table) -> tuple[str, ...]:
+        """Returns the label names of a training set."""
+
+    @abc.abstractmethod
+    def parse_labels(self, table: Table, names: Sequence[str]) -> np.ndarray:
+        """Returns the labels of a table's examples."""
+
+    def read(self, spec, header, names, role):
+        table = examples_lib.read_table(spec, header, is_test=role == "test")
+        return self.parse(table, names, role)
+
+    def parse(self, table: Table, names: Sequence[str], role: base.Role) -> Texts:
+        """Converts a table to texts or text pairs.
+
+        Raises:
+          ConfigError: if a column is missing or a label is not among the names.
+        """
+        a, *b = (
+            examples_lib.texts(table, column, "config.task.text")
+            for column in self.text
+        )
+        found = None
+        indices = np.arange(len(a))
+        if role != "test":
+            found = self.parse_labels(table, names)
+        elif self.index:
+            numbers = examples_lib.scores(table, self.index, "config.task.index")
+            indices = numbers.astype(np.int64)
+        return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
+
+    def featurize(self, examples, names, tokenizer, length, role):
+        return rows.from_texts(examples, tokenizer, length)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(TextTask):
+    """One of several classes."""
+
+    kind: Literal["classification"]
+
+    head = HeadType(
+        "classification",
+        heads.BertForClassification,
+        ARCHITECTURE,
+        "single_label_classification",
+        has_labels=True,
+    )
+    metrics = ("accuracy", "matthews", "f1", "macro_f1")
+
+    def names_in(self, table):
+        column = self.label
+        values = table.located(column, "config.task.label")
+        found = [labels.name_of(*each) for each in values]
+        names = labels.names_in(found)
+        unlabelled = [name for name in names if labels.is_unlabelled(name, ())]
+        if unlabelled and names != ("-1", "1"):
+            raise _unlabelled(table.spec, column, unlabelled[0], found, names)
+        if len(names) == 1:
+            raise ConfigError(
+                f"{table.spec} has {column}={names[0]!r} in all examples;"
+                " classification needs examples of at least two classes"
+            )
+        return names
+
+    def parse_labels(self, table, names):
+        values = table.column(self.label, "config.task.label")
+        return labels.classes(values, names, table.spec, self.labels_key)
+
+    def parse(self, table, names, role):
+        found = super().parse(table, names, role)
+        return found if role == "test" else examples_lib.labelled(found)
+
+    def loss(self, outputs, batch):
+        return cross_entropy(outputs.logits, batch)
+
+    def predict(self, examples, features, logits, names) -> np.ndarray:
+        """Returns int64[N] classes."""
+        return logits.argmax(axis=-1)
+
+    def evaluate(self, examples, predicted, names):
+        return metrics_lib.classification(predicted, examples.labels, len(names))
+
+    def results(self, examples, predicted, logits, names):
+        import scipy.special  # slow to import
+
+        probs_NC = scipy.special.softmax(logits, axis=-1)
+        chosen = [names[i] for i in predicted]
+        return base.choices_with_probabilities("label", chosen, probs_NC, names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression(TextTask):
+    """A score."""
+
+    kind: Literal["regression"]
+
+    head = HeadType(
+        "regression",
+        heads.BertForClassification,
+        ARCHITECTURE,
+        "regression",
+        has_labels=True,
+    )
+    metrics = ("pearson", "spearman")
+
+    def check(self, length, config=None):
+        super().check(length, config)
+        require(
+            len(self.labels) <= 1,
+            "config.task.labels",
+            self.labels,
+            "must have at most one name for a regression, whose head has one output",
+        )
+
+    def names_in(self, table):
+        return (self.label,)
+
+    def parse_labels(self, table, names):
+        return examples_lib.scores(table, self.label, "config.task.label")
+
+    def loss(self, outputs, batch):
+        """Returns the sum of squared errors and the number of examples."""
+        return squared_errors(outputs.logits[:, 0], batch)
+
+    def distances(self, logits, teacher, batch, temperature):
+        """Returns squared differences."""
+        return jnp.square(logits - teacher)[:, 0], batch["weights"]
+
+    def predict(self, examples, features, logits, names) -> np.ndarray:
+        """Returns float32[N] scores."""
+        return logits[:, 0]
+
+    def evaluate(self, examples, predicted, names):
+        return metrics_lib.regression(predicted, examples.labels)
+
+    def results(self, examples, predicted, logits, names):
+        return [{"score": float(score)} for score in predicted]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabel(TextTask):
+    """Any number of classes; each class of each example is a decision."""
+
+    kind: Literal["multi_label"]
+
+    head = HeadType(
+        "multi_label",
+        heads.BertForClassification,
+        ARCHITECTURE,
+        "multi_label_classification",
+        has_labels=True,
+    )
+    metrics = ("micro_f1", "macro_f1")
+    settings = TextTask.settings | {"threshold": 0.5}
+
+    def names_in(self, table):
+        values = table.located(self.label, "config.task.label")
+        return labels.names_in(part for each in values for part in labels.parts(*each))
+
+    def parse_labels(self, table, names):
+        values = table.column(self.label, "config.task.label")
+        return labels.class_sets(values, names, table.spec, self.labels_key)
+
+    def loss(self, outputs, batch):
+        """Returns the summed binary cross entropy in nats and the number of decisions.
+
+        The labels are float32[B, C], each 0 or 1.
+        """
+        logits_BC = outputs.logits
+        # Equals -y log sigmoid(x) - (1 - y) log sigmoid(-x), but avoids cancellation.
+        losses_BC = jax.nn.softplus(logits_BC) - logits_BC * batch["labels"]
+        weights_B1 = batch["weights"][:, None]
+        num_classes = logits_BC.shape[1]
+        return jnp.sum(losses_BC * weights_B1), num_classes * jnp.sum(weights_B1)
+
+    def distances(self, logits, teacher, batch, temperature):
+        found_BC = base.divergences(_binary(logits), _binary(teacher), temperature)
+        return found_BC, batch["weights"][:, None]
+
+    def predict(self, examples, features, logits, names) -> np.ndarray:
+        """Returns int64[N, C], 1 for each predicted class."""
+        return (1 / (1 + np.exp(-logits)) > self.threshold).astype(np.int64)
+
+    def evaluate(self, examples, predicted, names):
+        return metrics_lib.multi_label(predicted, examples.labels)
+
+    def results(self, examples, predicted, logits, names):
+        import scipy.special  # slow to import
+
+        chosen = [
+            [name for name, is_chosen in zip(names, row, strict=True) if is_chosen]
+            for row in predicted
+        ]
+        probs_NC = scipy.special.expit(logits)
+        return base.choices_with_probabilities("labels", chosen, probs_NC, names)
+
+
+def check_labels(names: Sequence[str]) -> None:
+    """Raises ConfigError if config.task.labels has a name twice."""
+    is_distinct = len(set(names)) == len(names)
+    require(is_distinct, "config.task.labels", names, "has a duplicate name")
+
+
+def _unlabelled(
+    spec: str, column: str, value: str, found: list[str], names: tuple[str, ...]
+) -> ConfigError:
+    """Returns the error for a value that may mean that there is no label."""
+    others = tuple(name for name in names if not labels.is_unlabelled(name, ()))
+    add = f"; if {value!r} is a class, name it as well" if value else ""
+    return ConfigError(
+        f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"
+        f" {found.count(value):,} of {len(found):,} examples; to skip examples without"
+        f' a label, name the classes: --config.task.labels="{others}"{add}'
+    )
+
+
+def cross_entropy(logits_BC: jax.Array, batch: base.Batch) -> base.SumAndCount:
+    """Returns the summed cross entropy in nats and the number of examples."""
+    weights_B = batch["weights"]
+    total, _ = weighted_cross_entropy(logits_BC, batch["labels"], weights_B)
+    return total, jnp.sum(weights_B)
+
+
+def squared_errors(scores_B: jax.Array, batch: base.Batch) -> base.SumAndCount:
+    """Returns the sum of squared errors and the number of examples."""
+    weights_B = batch["weights"]
+    errors_B = jnp.square(scores_B - batch["labels"])
+    return jnp.sum(errors_B * weights_B), jnp.sum(weights_B)
+
+
+def _binary(logits_BC: jax.Array) -> jax.Array:
+    """Returns [B, C, 2], the logits of each class's presence and absence."""
+    return jnp.stack([logits_BC, jnp.zeros_like(logits_BC)], axis=-1)

@@ -1,0 +1,217 @@
+"""Writes the directory of a fine-tuned model, and reads the settings in it.
+
+decisions.json has the settings that determine how logits are converted to predictions,
+for which Hugging Face's config.json has no keys. `predict` reads them, so that its
+predictions equal those of the fine-tuning run.
+"""
+
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning.data.examples import Examples
+from bert_jax.finetuning.tasks import TASKS
+from bert_jax.finetuning.tasks.base import Task
+from bert_jax.interop import files, huggingface_write
+from bert_jax.small_files import read_json, write_json
+
+if TYPE_CHECKING:
+    from bert_jax.finetuning.setup import Setup
+
+DIRECTORY = "model"
+_UNFINISHED = ".model.unfinished."  # hidden, so that it matches no user's directory
+SETTINGS_FILE = "decisions.json"
+# Ranges of integers; the others must be at least 1.
+RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}
+# The front matter is for the Hugging Face Hub.
+METADATA = "---\nlibrary_name: transformers\ntags:\n- bert\n"
+LOADING = """\
+```python
+from transformers import {cls}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = {cls}.from_pretrained("DIRECTORY")
+```
+
+or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is the
+directory of this file."""
+LENGTH = (
+    "The model was fine-tuned on rows of up to {length} tokens. Longer texts are"
+    " truncated at the end."
+)
+PAIRS = (
+    "A pair that is too long loses tokens from the end of the longer text; if both are"
+    " equally long, from the second (google-research/bert run_classifier.py)."
+    ' `truncation="longest_first"` of transformers\' fast tokenizers differs by one'
+    " token if rows have an even number N of tokens, both texts have N/2 - 1 or more,"
+    " and the second has at least as many as the first: it then keeps one token more of"
+    " the second and one less of the first."
+)
+
+
+def write(
+    setup: "Setup", params: Any, workdir: str, scores: dict[str, dict[str, float]]
+) -> None:
+    """Writes a fine-tuned model for transformers and `predict`.
+
+    Replaces the model of an earlier call.
+
+    Args:
+      setup: the setup of the sweep.
+      params: the model's parameters, complete in this process.
+      workdir: the workdir of the sweep.
+      scores: metrics of the dev sets, for the model card.
+    """
+    target = Path(workdir) / DIRECTORY
+    # A killed process leaves its unfinished directory.
+    for unfinished in target.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    tmp = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
+    try:
+        tokenizer = setup.encoder.tokenizer
+        huggingface_write.write_tuned(
+            tmp,
+            params,
+            setup.model,
+            setup.head,
+            tokenizer,
+            setup.config.sequence_length,
+        )
+        write_settings(tmp, setup.config.task, setup.datasets.train.examples)
+        files.write_digests(tmp)
+        write_card(tmp, setup, scores)  # has no digest, because users edit it
+        tmp.chmod(0o755)  # mkdtemp makes it accessible to its owner only
+        old = target.with_name(f"{_UNFINISHED}old")
+        if target.exists():
+            os.replace(target, old)
+        os.replace(tmp, target)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+
+
+def write_settings(directory: Path, task: Task, train: Examples) -> None:
+    """Writes decisions.json into a model's directory, if the kind of task has settings.
+
+    Args:
+      directory: an existing directory.
+      task: the task that the model was fine-tuned on.
+      train: the training set; a setting is an attribute of it or of the task.
+    """
+    if task.settings:
+        values = {
+            key: getattr(task if hasattr(task, key) else train, key)
+            for key in task.settings
+        }
+        write_json(directory / SETTINGS_FILE, values)
+
+
+def read_settings(directory: Path, kind: str, **given: Any) -> dict[str, Any]:
+    """Reads a model's settings; missing ones have the values of `Task.settings`.
+
+    Args:
+      directory: the directory of the model.
+      kind: the kind of its task.
+      **given: settings that replace the model's; None keeps the model's.
+
+    Raises:
+      ConfigError: if the file is corrupt, a value is out of range, or a given setting
+        does not apply to the kind of task.
+    """
+    found = TASKS[kind].settings
+    path = directory / SETTINGS_FILE
+    if found and path.is_file():
+        stored = read_json(files.file(directory, SETTINGS_FILE))
+        found = {
+            key: config_lib.build(type(value), stored.get(key, value), f"{path}: {key}")
+            for key, value in found.items()
+        }
+        _check_ranges(found, f"{path} has ")
+    given = {key: value for key, value in given.items() if value is not None}
+    for key, value in given.items():
+        if key not in found:
+            raise ConfigError(
+                f"{key}={value} does not apply to a model fine-tuned for {kind}; remove"
+                " it"
+            )
+    _check_ranges(given, "")
+    return found | given
+
+
+def _check_ranges(settings: dict[str, Any], prefix: str) -> None:
+    """Raises ConfigError if an integer is out of its range."""
+    for key, value in settings.items():
+        least, most = RANGES.get(key, (1, sys.maxsize))
+        if type(value) is int and not least <= value <= most:
+            limit = f" and at most {most}" if most < sys.maxsize else ""
+            raise ConfigError(
+                f"{prefix}{key}={value}; it must be at least {least}{limit}"
+            )
+
+
+def task_of(
+    kind: str, labels: tuple[str, ...], settings: dict[str, Any], num_best: int
+) -> Task:
+    """Returns the task of a model.
+
+    Args:
+      kind: the kind of the task.
+      labels: the label names of the model.
+      settings: from `read_settings`.
+      num_best: answers to keep for each question.
+    """
+    cls: Any = TASKS[kind]
+    values = {"kind": kind, "labels": labels, "num_best": num_best}
+    values |= cls.unrecorded | settings
+    if "num_texts" in settings:
+        values["text"] = ("",) * settings["num_texts"]
+    return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+
+
+def write_card(
+    directory: Path, setup: "Setup", scores: dict[str, dict[str, float]]
+) -> None:
+    """Writes README.md into the directory of a fine-tuned model.
+
+    Args:
+      directory: the model's directory.
+      setup: the setup of the sweep.
+      scores: metrics of the dev sets, keyed by their specs.
+    """
+    config = setup.config
+    task = config.task
+    cls = task.head.architecture.removeprefix("Bert").removeprefix("Model")
+    limits = [LENGTH.format(length=config.sequence_length), *[PAIRS] * task.cuts_pairs]
+    sections = [
+        f"{METADATA}pipeline_tag: {task.pipeline}\n---",
+        f"# BERT for {task.kind.replace('_', ' ')}",
+        f"Fine-tuned with bert_jax on `{config.data.train}`.",
+        f"## Loading\n\n{LOADING.format(cls='AutoModel' + cls)}",
+        f"## Metrics\n\n{_metrics(scores)}",
+        f"## Input\n\n{' '.join(limits)}",
+        *_labels(setup.datasets.names),
+        f"## Config\n\n```json\n{config.to_json()}\n```",
+    ]
+    text = "\n\n".join(sections) + "\n"
+    storage.write(str(directory / "README.md"), text.encode())
+
+
+def _metrics(scores: dict[str, dict[str, float]]) -> str:
+    rows = [
+        f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
+        for spec, found in scores.items()
+        for name, value in found.items()
+    ]
+    return "\n".join(["| dev set | metric | |", "|---|---|---|", *rows])
+
+
+def _labels(names: tuple[str, ...]) -> list[str]:
+    return [f"## Labels\n\n{', '.join(f'`{name}`' for name in names)}"] if names else []
