@@ -86,6 +86,34 @@ def read(path: str) -> bytes:
     return with_retries(once, path)
 
 
+def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Returns the bytes of a file from the first of each range to before its end.
+
+    Raises:
+      EOFError: when the file ends before a range does.
+      FileNotFoundError, ConfigError, StorageError: as for `read`.
+    """
+
+    starts = [start for start, end in ranges if start < end]
+    ends = [end for start, end in ranges if start < end]
+
+    def once() -> list[bytes]:
+        if is_remote(path):
+            paths = [path] * len(starts)
+            return file_system(path).cat_ranges(paths, starts, ends, on_error="raise")
+        found = []
+        with open(path, "rb") as file:
+            for start, end in zip(starts, ends, strict=True):
+                file.seek(start)
+                found.append(file.read(end - start))
+        return found
+
+    found = dict(zip(starts, with_retries(once, path), strict=True))
+    if any(len(found[a]) < b - a for a, b in zip(starts, ends, strict=True)):
+        raise EOFError(f"{path} is truncated")
+    return [found[start] if start < end else b"" for start, end in ranges]
+
+
 def exists(path: str) -> bool:
     """Returns whether there is a file or directory; any prefix is one in a bucket."""
 
