@@ -62,7 +62,7 @@ if __name__ == "__main__":
     _RAY = flags.DEFINE_string(
         "ray",
         None,
-        "address of a Ray cluster that does the work: auto on one of its nodes,"
-        " HOST:PORT, ray://HOST:PORT, or local for a cluster of this machine alone",
+        "address of a Ray cluster that does the work: auto or HOST:PORT on one of its"
+        " nodes, or local for a cluster of this machine alone",
     )
     cli.run(main, __doc__)

@@ -23,7 +23,7 @@ from bert_jax.storage.buckets import file_system, is_remote
 from bert_jax.storage.locks import acquire
 from bert_jax.storage.own_files import open_own, private_directory, why_not_private
 from bert_jax.storage.paths import parse_path
-from bert_jax.storage.reader import Reader
+from bert_jax.storage.reader import Reader, read_ranges
 from bert_jax.storage.retries import (
     ATTEMPTS,
     FULL_DISK,
@@ -47,6 +47,7 @@ __all__ = [
     "open_own",
     "parse_path",
     "private_directory",
+    "read_ranges",
     "raise_storage_errors",
     "why_not_private",
     "with_retries",
@@ -84,34 +85,6 @@ def read(path: str) -> bytes:
             return file.read()
 
     return with_retries(once, path)
-
-
-def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Returns the bytes of a file from the first of each range to before its end.
-
-    Raises:
-      EOFError: when the file ends before a range does.
-      FileNotFoundError, ConfigError, StorageError: as for `read`.
-    """
-
-    starts = [start for start, end in ranges if start < end]
-    ends = [end for start, end in ranges if start < end]
-
-    def once() -> list[bytes]:
-        if is_remote(path):
-            paths = [path] * len(starts)
-            return file_system(path).cat_ranges(paths, starts, ends, on_error="raise")
-        found = []
-        with open(path, "rb") as file:
-            for start, end in zip(starts, ends, strict=True):
-                file.seek(start)
-                found.append(file.read(end - start))
-        return found
-
-    found = dict(zip(starts, with_retries(once, path), strict=True))
-    if any(len(found[a]) < b - a for a, b in zip(starts, ends, strict=True)):
-        raise EOFError(f"{path} is truncated")
-    return [found[start] if start < end else b"" for start, end in ranges]
 
 
 def exists(path: str) -> bool:

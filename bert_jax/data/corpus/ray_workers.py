@@ -36,7 +36,7 @@ def connected(
     """Connects to a Ray cluster, and yields a function that runs tasks on it.
 
     Args:
-      address: "auto", "local", HOST:PORT or ray://HOST:PORT.
+      address: "auto", "local" or HOST:PORT.
       num_tasks: number of tasks that wait or run at a time; None for MAX_TASKS.
       mark: path of a file that tells whether a node sees the files of this process.
 
@@ -60,8 +60,8 @@ def connected(
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"--ray={address} cannot be used ({error}); give auto on a node of a"
-            " running cluster, HOST:PORT of its head, or local for a cluster of this"
-            " machine alone"
+            " running cluster, HOST:PORT of its head (with RAY_AUTH_MODE=token if the"
+            " cluster has a token), or local for a cluster of this machine alone"
         ) from None
     try:
         limit = num_tasks or MAX_TASKS
@@ -71,7 +71,7 @@ def connected(
 
 
 def _check_port(address: str) -> None:
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    host, colon, port = address.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), CONNECT_SECS).close()
 
