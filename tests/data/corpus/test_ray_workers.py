@@ -87,6 +87,10 @@ def crash(item):
     return 1 / item
 
 
+def die(item):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_once(path):
     """Kills its own process, unless an earlier attempt has done so."""
     with open(path, "a") as file:
@@ -116,11 +120,13 @@ def test_the_task_of_a_killed_process_is_repeated(cluster, mark, tmp_path):
     [
         (fail, CorruptError, "^0 is corrupt$"),
         (crash, ZeroDivisionError, "return 1 / item"),  # with its traceback
+        (die, ConfigError, "^a task failed 1 times because .*completed work is kept"),
     ],
 )
-def test_an_error_of_a_task_is_raised_as_its_own_kind(
-    cluster, mark, task, kind, message
+def test_a_task_that_fails_ends_the_work(
+    cluster, mark, task, kind, message, monkeypatch
 ):
+    monkeypatch.setattr(ray_workers, "MAX_RETRIES", 0)
     with ray_workers.connected(cluster.address, None, mark) as run_tasks:
         with pytest.raises(kind, match=message):
             list(run_tasks(made, (task,), [0, 0]))
