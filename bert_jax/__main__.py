@@ -23,7 +23,6 @@ COMMANDS = (
     "checkpoint",
     "plan",
     "preflight",
-    "prepare_beam",
 )
 
 

@@ -80,17 +80,16 @@ def run(main: Callable[[], None], doc: str | None, *, computes: bool = True) -> 
             raise ConfigError(f"unexpected argument {rest[0]!r}; {_as_flag(rest[0])}")
         main()
 
-    run_with_rest(without_arguments, doc, known_only=False, computes=computes)
+    run_with_rest(without_arguments, doc, computes=computes)
 
 
 def run_with_rest(
     main: Callable[[list[str]], None],
     doc: str | None,
     *,
-    known_only: bool = True,
     computes: bool = True,
 ) -> None:
-    """Like `run`, but main takes the arguments that are not flags of the command."""
+    """Like `run`, but main takes the arguments that are not flags."""
     if computes and not devices.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
@@ -101,7 +100,7 @@ def run_with_rest(
         elif "--version" in sys.argv[1:]:
             print(f"bert_jax {bert_jax.__version__}", flush=True)
         else:
-            main(_parse(sys.argv, known_only))
+            main(_parse(sys.argv))
     except KeyboardInterrupt:  # nothing to save yet
         print("stopped", file=sys.stderr)
         sys.exit(bert_jax.EXIT_FORCED)
@@ -268,7 +267,7 @@ def config_arguments() -> str:
     return shlex.join(found)
 
 
-def _parse(argv: list[str], known_only: bool) -> list[str]:
+def _parse(argv: list[str]) -> list[str]:
     """Parses the flags, loads --config, and returns the remaining arguments."""
     global _config
     flags.FLAGS.set_gnu_getopt()  # flags may follow arguments
@@ -283,7 +282,7 @@ def _parse(argv: list[str], known_only: bool) -> list[str]:
             "config", _config, flag_values=values, sys_argv=rest
         )
         rest = values(rest, known_only=True)
-    rest = flags.FLAGS(rest, known_only=known_only)[1:]
+    rest = flags.FLAGS(rest)[1:]
     for name in _paths:
         if path := flags.FLAGS[name].value:
             flags.FLAGS[name].value = storage.parse_path(f"--{name}", path)

@@ -8,6 +8,9 @@ same command to resume after an interruption or an error: tokenized text is kept
 only corrected input files are tokenized again. A complete corpus is not changed. With
 config.data.stream=True, writes an index of the text instead, see streamed.py.
 
+With --ray=ADDRESS, the processes of a Ray cluster read, tokenize and write the same
+files. Text and corpus must be in a bucket or on a disk that all of its nodes share.
+
 The vocabulary is trained again if input files changed, unless there are more than 16 MB
 of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text
 is kept.
@@ -24,10 +27,15 @@ from bert_jax.loading import completion, initialize
 
 
 def main() -> None:
+    if _RAY.value and _SCRATCH_DIR.value:
+        raise ConfigError(
+            f"--scratch_dir={_SCRATCH_DIR.value}: with --ray, temporary files are in"
+            " config.data.corpus_dir, which all nodes share; remove this flag"
+        )
     config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
     tokenizer = initialize.tokenizer_of_corpus(config)
     try:
-        build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer)
+        build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value)
     except BrokenProcessPool:
         raise ConfigError(
             "a worker process was killed, most likely because memory ran out; completed"
@@ -40,7 +48,8 @@ if __name__ == "__main__":
     _WORKERS = flags.DEFINE_integer(
         "workers",
         None,
-        "number of processes that tokenize and write; default: one per core",
+        "number of processes that tokenize and write; default: one per core of this"
+        " machine, or of the cluster of --ray",
         lower_bound=1,
     )
     _SCRATCH_DIR = cli.define_path(
@@ -49,5 +58,11 @@ if __name__ == "__main__":
         " corpus, plus 1 GB per worker while sorted runs are merged; give the same one"
         " to resume; default: corpus_dir, or the system's temporary directory if"
         " corpus_dir is a bucket or on a network or FUSE file system",
+    )
+    _RAY = flags.DEFINE_string(
+        "ray",
+        None,
+        "address of a Ray cluster that does the work: auto or HOST:PORT on one of its"
+        " nodes, or local for a cluster of this machine alone",
     )
     cli.run(main, __doc__)

@@ -10,7 +10,6 @@ are files of docs/charts. A test compares the pages with what this command would
 It is also a hook of mkdocs, which adds the documents of other directories to the site.
 """
 
-import ast
 import concurrent.futures
 import dataclasses
 import functools
@@ -129,9 +128,6 @@ def _help(name: str) -> str:
     )
     if result.returncode == 0:
         return result.stdout
-    if name == "prepare_beam" and "Beam is not installed" in result.stderr:
-        source = (ROOT / f"bert_jax/{name}.py").read_text()
-        return ast.get_docstring(ast.parse(source)) or ""
     raise RuntimeError(f"bert_jax.{name} --help: {result.stderr}")
 
 

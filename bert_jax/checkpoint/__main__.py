@@ -98,4 +98,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     cli.define_path("workdir", "directory of a run")
-    cli.run_with_rest(main, __doc__, known_only=False)
+    cli.run_with_rest(main, __doc__)

@@ -23,7 +23,7 @@ from bert_jax.storage.buckets import file_system, is_remote
 from bert_jax.storage.locks import acquire
 from bert_jax.storage.own_files import open_own, private_directory, why_not_private
 from bert_jax.storage.paths import parse_path
-from bert_jax.storage.reader import Reader
+from bert_jax.storage.reader import Reader, read_ranges
 from bert_jax.storage.retries import (
     ATTEMPTS,
     FULL_DISK,
@@ -47,6 +47,7 @@ __all__ = [
     "open_own",
     "parse_path",
     "private_directory",
+    "read_ranges",
     "raise_storage_errors",
     "why_not_private",
     "with_retries",

@@ -1,8 +1,8 @@
-"""Reads a file from any offset, with retries."""
+"""Reads a file from any offset, and ranges of a file, with retries."""
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bert_jax.storage.buckets import file_system, is_remote
@@ -69,3 +69,35 @@ class Reader(io.RawIOBase):
 
 def _open(path: str) -> Any:
     return file_system(path).open(path, "rb") if is_remote(path) else open(path, "rb")
+
+
+def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Returns the bytes of a file from the first of each range to before its end.
+
+    Raises:
+      EOFError: when the file ends before a range does.
+      FileNotFoundError, ConfigError, StorageError: as for `storage.read`.
+    """
+
+    starts = [start for start, end in ranges if start < end]
+    ends = [end for start, end in ranges if start < end]
+
+    def once() -> list[bytes]:
+        if is_remote(path):
+            paths = [path] * len(starts)
+            return file_system(path).cat_ranges(paths, starts, ends, on_error="raise")
+        found = []
+        with open(path, "rb") as file:
+            for start, end in zip(starts, ends, strict=True):
+                file.seek(start)
+                found.append(file.read(end - start))
+        return found
+
+    read = with_retries(once, path)
+    if any(
+        len(data) < end - start
+        for data, start, end in zip(read, starts, ends, strict=True)
+    ):
+        raise EOFError(f"{path} is truncated")
+    found = iter(read)
+    return [next(found) if start < end else b"" for start, end in ranges]

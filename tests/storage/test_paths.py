@@ -156,7 +156,7 @@ TEXT_KEYS = (
     "branch_from sources probes header metric label labels glue index words tags"
 )
 TEXT_KEYS += " choices text positives"
-TEXT_FLAGS = "name config topology push_to_hub text_bytes device"
+TEXT_FLAGS = "name config topology push_to_hub text_bytes device ray"
 
 
 @pytest.mark.parametrize("given_as", WAYS)

@@ -49,6 +49,17 @@ def directory(request, tmp_path):
     return f"{tmp_path}/parent"
 
 
+def test_ranges_of_a_file(directory):
+    storage.make_directory(directory)
+    path = f"{directory}/file"
+    storage.write(path, b"0123456789")
+    found = storage.read_ranges(path, [(7, 10), (4, 4), (4, 6), (10, 10)])
+    assert found == [b"789", b"", b"45", b""]
+    assert storage.read_ranges(path, [(0, 0)]) == [b""]
+    with pytest.raises(EOFError, match="file is truncated"):
+        storage.read_ranges(path, [(0, 2), (8, 11)])
+
+
 def test_files_of_a_directory(directory):
     assert not storage.exists(directory) and storage.files(directory) == []
     storage.make_directory(f"{directory}/sub")

@@ -6,15 +6,17 @@ import functools
 import os
 import time
 from collections.abc import Iterator
+from concurrent import futures
 from typing import Any
 
 import tokenizers as tokenizers_lib
 
-from bert_jax import cli
+from bert_jax import cli, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import (
     corpus,
     encoding,
+    group_runs,
     index,
     input_groups,
     merging,
@@ -24,7 +26,7 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, lines, sources, units
+from bert_jax.data.sources import input_files, sources, units
 from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -63,20 +65,23 @@ def prepare(
     num_workers: int | None = None,
     scratch_dir: str | None = None,
     tokenizer: tokenizers.Tokenizer | None = None,
+    ray_address: str | None = None,
 ) -> corpus.Corpus:
     """Prepares the corpus of a config, unless it exists, and opens it.
 
-    The files do not depend on the number of workers or, for a given vocabulary file, on
-    the order of the documents.
+    The files do not depend on the machines and processes that write them or, for a
+    given vocabulary file, on the order of the documents.
 
     Args:
       config: its data and tokenizer sections determine the corpus.
-      num_workers: number of processes; None for one per core.
+      num_workers: number of processes; None for one per core of the machine or cluster.
       scratch_dir: directory for temporary files, see `work_directory`.
       tokenizer: that of config.init_from; None to load or train the config's.
+      ray_address: address of the Ray cluster that does the work; None for this machine.
 
     Raises:
-      ConfigError: when a source, the vocabulary or the directory is invalid.
+      ConfigError: when a source, the vocabulary or the directory is invalid, or when
+        the cluster cannot be used.
     """
     directory = config.data.corpus_dir
     if corpus.exists(directory):
@@ -84,7 +89,13 @@ def prepare(
         work_directory.remove(directory, scratch_dir)
         print(f"corpus: {directory} is already prepared", flush=True)
         return existing
-    return _prepare(config, num_workers, scratch_dir, tokenizer)
+    if ray_address is None:
+        return _prepare(config, num_workers, scratch_dir, tokenizer)
+    from bert_jax.data.corpus import ray_workers
+
+    mark = os.path.join(work_directory.shared(directory), work_directory.MARK)
+    with ray_workers.connected(ray_address, num_workers, mark) as cluster:
+        return _prepare(config, num_workers, scratch_dir, tokenizer, cluster=cluster)
 
 
 def _prepare(
@@ -93,6 +104,7 @@ def _prepare(
     scratch_dir: str | None,
     tokenizer: tokenizers.Tokenizer | None,
     found: Sources | None = None,
+    cluster: workers.Executor | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
     if config.data.stream:
@@ -111,7 +123,10 @@ def _prepare(
         tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
     start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
-    with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
+    run = cluster or functools.partial(workers.run, num_workers=num_workers)
+    is_shared = cluster is not None
+    opened = work_directory.opened(directory, scratch_dir, is_shared)
+    with opened as work, _resume_hint(work):
         if found is None:
             record = os.path.join(work, HUB_COMMITS)
             found = input_files.find(config.data.sources, record)
@@ -122,16 +137,26 @@ def _prepare(
         if tokenizer is None:
             tokenizer, trained_on = _tokenizer(config, found, work, reader)
         indexed = None
+        runs = _runs_directory(config, tokenizer, work)
         if config.data.stream:
-            runs = _runs_directory(config, tokenizer, work)
-            indexed = index.make(found, config.data, tokenizer, runs, num_workers)
+            indexed = index.make(found, config.data, tokenizer, runs, run)
             plan = indexed.held_out
         else:
-            runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
-            plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
-        if is_small(found):
-            num_workers = 1  # faster than importing TensorFlow in worker processes
-        written = _write_shards(config, tokenizer, plan, work, num_workers)
+            group_runs.write(
+                reader,
+                config.data,
+                tokenizer,
+                runs,
+                BATCH_BYTES,
+                input_files.total_bytes(found),
+                run,
+                is_shared,
+            )
+            plan = _plan_shards(config, groups, tokenizer, runs, run)
+        if is_small(found) and not cluster:
+            # Faster than importing TensorFlow in worker processes.
+            run = functools.partial(workers.run, num_workers=1)
+        written = _write_shards(config, tokenizer, plan, work, run)
         if indexed:
             written |= indexed.train
         writer.finish(
@@ -208,7 +233,7 @@ def _is_local(found: Sources, max_bytes: int) -> bool:
     return not is_remote and num_bytes is not None and num_bytes <= max_bytes
 
 
-def keeps_text(config: ExperimentConfig, found: Sources) -> bool:
+def _keeps_text(config: ExperimentConfig, found: Sources) -> bool:
     """Returns whether the text must be read twice and fits in memory."""
     return not config.tokenizer.vocab_file and _is_local(found, KEPT_BYTES)
 
@@ -231,7 +256,7 @@ def _tokenizer(
         return tokenizers.load(config.tokenizer), None
     inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
     made_for = _recipe(config, *_SHARD_KEYS) | inputs
-    is_kept = keeps_text(config, found)
+    is_kept = _keeps_text(config, found)
 
     def fits(before: dict[str, Any]) -> bool:
         # Retraining would change a few pieces, so all text would be encoded again.
@@ -242,60 +267,6 @@ def _tokenizer(
     directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
     documents = reader.keep() if is_kept else None
     return training.load_or_train(config, found, documents, directory)
-
-
-def _write_runs(
-    config: ExperimentConfig,
-    found: Sources,
-    tokenizer: tokenizers.Tokenizer,
-    reader: input_groups.Reader,
-    work: str,
-    num_workers: int,
-) -> str:
-    """Encodes all documents that are not yet encoded into runs.
-
-    Returns:
-      The directory of the runs.
-
-    Raises:
-      ConfigError: when lines or files cannot be read; lists all of them.
-    """
-    id_dtype = encoding.id_dtype(tokenizer, config.data)
-    directory = _runs_directory(config, tokenizer, work)
-    runs = merging.Finished(directory, id_dtype)
-    runs.remove_all_but({group.name for group in reader.groups})
-    num_bytes = input_files.total_bytes(found)
-    total = num_bytes / 2**20 if num_bytes else None
-    all_counts: list[lines.ReadCounts] = []
-
-    def missing() -> Iterator[sorted_runs.Batch]:
-        for group in reader.groups:
-            if runs.has_group(group.name):
-                progress.add(group.text_bytes / 2**20, found_done=True)
-                continue
-            documents, counts = reader.read(group)
-            all_counts.append(counts)
-            for batch in sorted_runs.batches(
-                group.name, group.source, documents, counts, BATCH_BYTES
-            ):
-                if counts.num_bad:
-                    continue
-                if batch.name in runs.batches:
-                    progress.add(batch.num_bytes / 2**20, found_done=True)
-                else:
-                    yield batch
-
-    with Progress("tokenizing", total, "MB") as progress:
-        for done in workers.run(
-            sorted_runs.write,
-            missing(),
-            num_workers,
-            sorted_runs.start,
-            (directory, config.data, tokenizer),
-        ):
-            progress.add(done / 2**20)
-    input_groups.raise_bad(all_counts)
-    return directory
 
 
 def _runs_directory(
@@ -322,7 +293,7 @@ def _plan_shards(
     groups: list[input_groups.Group],
     tokenizer: tokenizers.Tokenizer,
     runs: str,
-    num_workers: int,
+    run: workers.Executor,
 ) -> shard_plan.ShardPlan:
     """Assigns the documents to shards.
 
@@ -331,7 +302,7 @@ def _plan_shards(
     """
     id_dtype = encoding.id_dtype(tokenizer, config.data)
     num_shards = config.data.num_shards
-    paths = merging.reduce(runs, num_shards, id_dtype, num_workers)
+    paths = merging.reduce(runs, num_shards, id_dtype, run)
     plan = shard_plan.make(paths, config.data, id_dtype)
     with_text: dict[str, int] = {}
     for batch, count in plan.batches.items():
@@ -356,7 +327,7 @@ def _write_shards(
     tokenizer: tokenizers.Tokenizer,
     plan: shard_plan.ShardPlan,
     work: str,
-    num_workers: int,
+    run: workers.Executor,
 ) -> dict[str, writer.WrittenShard]:
     """Writes the shards that are not finished; returns all shards by file name."""
     corpus_dir = config.data.corpus_dir
@@ -371,8 +342,10 @@ def _write_shards(
     results = {file: os.path.join(directory, file + ".json") for file in plan.files}
     existing = set(corpus.shard_files(corpus_dir))
 
+    finished = set(storage.names(directory))
+
     def is_finished(file: str, result: str) -> bool:
-        if not os.path.exists(result):
+        if os.path.basename(result) not in finished:
             return False
         return file in existing or writer.read_written(result).shard is None
 
@@ -385,12 +358,8 @@ def _write_shards(
                 yield writer.ShardTask(path, plan.pieces(number), result)
 
     with Progress("writing", len(results), "shards") as progress:
-        for _ in workers.run(
-            writer.write,
-            missing(),
-            num_workers,
-            writer.start,
-            (plan.runs, encoding.id_dtype(tokenizer, config.data)),
-        ):
+        for _ in run(writer.ShardWriter, (plan.runs,), missing()):
             progress.add(1)
-    return {file: writer.read_written(result) for file, result in results.items()}
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        written = pool.map(writer.read_written, results.values())
+        return dict(zip(results, written, strict=True))

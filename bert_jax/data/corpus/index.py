@@ -69,7 +69,7 @@ def make(
     data: DataConfig,
     tokenizer: tokenizers.Tokenizer,
     directory: str,
-    num_workers: int,
+    run: workers.Executor,
 ) -> IndexedText:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
@@ -78,7 +78,7 @@ def make(
       data: the config of the index.
       tokenizer: tokenizer of the index.
       directory: directory of the results.
-      num_workers: number of processes.
+      run: runs the tasks.
 
     Raises:
       ConfigError: when there are fewer units than shards, or when text cannot be read
@@ -98,13 +98,11 @@ def make(
 
     all_bad: list[lines.BadLines] = []
     with Progress("indexing", len(tasks), "shards") as progress:
-        for bad in workers.run(
-            write, missing(), num_workers, start, (directory, data, tokenizer)
-        ):
+        for bad in run(ShardIndexer, (directory, data, tokenizer), missing()):
             all_bad += bad
             progress.add(1)
     input_groups.raise_bad(all_bad)
-    runs = merging.reduce(directory, 1, id_dtype, num_workers)
+    runs = merging.reduce(directory, 1, id_dtype, run)
     held_out = shard_plan.make(runs, dataclasses.replace(data, num_shards=1), id_dtype)
     for i, spec in enumerate(data.sources):
         if not unknown_tokens.num_tokens(held_out.counts, i):
@@ -166,53 +164,52 @@ def _read_result(directory: str, task: Task) -> writer.WrittenShard:
 # ------------------------------------------------------------------ worker processes
 
 
-# The state of a worker process, which `start` initializes.
-_state: tuple[str, DataConfig, streamed.UnitEncoder] | None = None
+class ShardIndexer:
+    """Indexes shards in a worker process."""
 
+    def __init__(
+        self, directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer
+    ):
+        self._directory, self._data = directory, data
+        self._encode = streamed.UnitEncoder(data, tokenizer)
 
-def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
-    """Initializes a worker process for `write`."""
-    global _state
-    _state = directory, data, streamed.UnitEncoder(data, tokenizer)
+    def __call__(self, task: Task) -> list[lines.BadLines]:
+        """Indexes a shard.
 
+        Writes its entry in the manifest, then its held-out documents as a run, which
+        marks the shard as finished. If lines cannot be read, they are returned and
+        nothing is written.
 
-def write(task: Task) -> list[lines.BadLines]:
-    """Indexes a shard in a process initialized by `start`.
-
-    Writes its entry in the manifest, then its held-out documents as a run, which marks
-    the shard as finished. If lines cannot be read, they are returned and nothing is
-    written.
-
-    Raises:
-      ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
-    """
-    assert _state is not None
-    directory, data, encode = _state
-    encoded: list[streamed.Encoded] = []
-    num_bytes = 0
-    for unit in task.units:
-        encoded.append(encode(unit))
-        num_bytes += encoded[-1].segment.token_ids.nbytes
-        if num_bytes > segments.MAX_SHARD_BYTES:
-            path = os.path.join(data.corpus_dir, task.file)
-            writer.check_size(path, num_bytes * len(task.units) // len(encoded))
-    bad = [each.bad for each in encoded if each.bad.num_bad]
-    if bad:
-        return bad
-    train, held_out, num_repeated = streamed.arrange(
-        [each.segment for each in encoded], data
-    )
-    written = writer.WrittenShard(None, {}, num_repeated, 0)
-    if len(train.records):
-        written = writer.describe(
-            task.file,
-            train.records,
-            train.sentence_lengths,
-            num_repeated,
-            num_bytes=train.token_ids.nbytes,
-            sha256=streamed.digest(train),
+        Raises:
+          ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
+        """
+        encoded: list[streamed.Encoded] = []
+        num_bytes = 0
+        for unit in task.units:
+            encoded.append(self._encode(unit))
+            num_bytes += encoded[-1].segment.token_ids.nbytes
+            if num_bytes > segments.MAX_SHARD_BYTES:
+                path = os.path.join(self._data.corpus_dir, task.file)
+                writer.check_size(path, num_bytes * len(task.units) // len(encoded))
+        bad = [each.bad for each in encoded if each.bad.num_bad]
+        if bad:
+            return bad
+        train, held_out, num_repeated = streamed.arrange(
+            [each.segment for each in encoded], self._data
         )
-    storage.write(_result(directory, task), written.to_json().encode())
-    counts = sum((Counter(each.counts) for each in encoded), Counter())
-    sorted_runs.save(directory, task.name, held_out, counts, len(held_out.records))
-    return []
+        written = writer.WrittenShard(None, {}, num_repeated, 0)
+        if len(train.records):
+            written = writer.describe(
+                task.file,
+                train.records,
+                train.sentence_lengths,
+                num_repeated,
+                num_bytes=train.token_ids.nbytes,
+                sha256=streamed.digest(train),
+            )
+        storage.write(_result(self._directory, task), written.to_json().encode())
+        counts = sum((Counter(each.counts) for each in encoded), Counter())
+        sorted_runs.save(
+            self._directory, task.name, held_out, counts, len(held_out.records)
+        )
+        return []

@@ -9,6 +9,7 @@ TensorFlow.
 """
 
 import collections
+import functools
 import hashlib
 import math
 import os
@@ -45,7 +46,7 @@ def _names(directory: str) -> set[str]:
     """Returns the file names of all runs."""
     return {
         name
-        for name in os.listdir(directory)
+        for name in storage.names(directory)
         if _MERGED.fullmatch(name) or sorted_runs.batch_of(name)
     }
 
@@ -85,7 +86,7 @@ class Finished:
                 self._remove(other)
 
     def _remove(self, name: str) -> None:
-        os.remove(os.path.join(self._directory, name))
+        storage.remove(os.path.join(self._directory, name))
         del self._runs[name]
 
     def remove_all_but(self, groups: set[str]) -> None:
@@ -109,7 +110,7 @@ def max_runs(num_shards: int) -> int:
 
 
 def reduce(
-    directory: str, num_shards: int, id_dtype: np.dtype, num_workers: int
+    directory: str, num_shards: int, id_dtype: np.dtype, run: workers.Executor
 ) -> list[str]:
     """Merges the runs of a directory until at most `max_runs` are left.
 
@@ -130,8 +131,10 @@ def reduce(
             for group in groups
         ]
         with Progress("merging", sum(map(len, groups)), "runs") as progress:
-            for count in workers.run(merge, tasks, num_workers):
-                progress.add(count)
+            for inputs in run(functools.partial, (merge,), tasks):
+                for path in inputs:
+                    storage.remove(path)
+                progress.add(len(inputs))
 
 
 def _level(name: str) -> int:
@@ -157,8 +160,8 @@ def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
     return [part.tolist() for part in parts]
 
 
-def merge(task: Merge) -> int:
-    """Merges runs into one, removes the inputs, and returns their number."""
+def merge(task: Merge) -> tuple[str, ...]:
+    """Merges runs into one, and returns the inputs, which can then be removed."""
     runs = [sorted_runs.Run(path, task.id_dtype) for path in task.inputs]
     records = [run.records() for run in runs]
     everything = np.concatenate(records)
@@ -182,9 +185,7 @@ def merge(task: Merge) -> int:
             os.fsync(file.fileno())
 
     storage.write_with(os.path.join(os.path.dirname(task.inputs[0]), name), fill)
-    for path in task.inputs:
-        os.remove(path)
-    return len(runs)
+    return task.inputs
 
 
 def _header(

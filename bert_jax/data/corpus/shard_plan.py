@@ -3,9 +3,11 @@
 import collections
 import dataclasses
 import hashlib
+from concurrent import futures
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import key_ranges, sorted_runs
 from bert_jax.data.tokenizers import unknown_tokens
@@ -17,14 +19,14 @@ class ShardPlan:
 
     Attributes:
       files: file names of the shards.
-      runs: paths of the runs.
+      runs: the runs.
       positions: int64[runs, shards + 1, 4], see `sorted_runs.positions`.
       counts: sum of the counts of all runs.
       batches: number of documents with text in each batch, by its name.
     """
 
     files: list[str]
-    runs: list[str]
+    runs: list[sorted_runs.Run]
     positions: np.ndarray
     counts: collections.Counter[str]
     batches: dict[str, int]
@@ -50,7 +52,8 @@ class ShardPlan:
 
 def make(paths: list[str], data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
     """Reads the keys of all runs and assigns the documents to shards."""
-    runs = [sorted_runs.Run(path, id_dtype) for path in paths]
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        runs = list(pool.map(lambda path: sorted_runs.Run(path, id_dtype), paths))
     counts: collections.Counter[str] = collections.Counter()
     batches: dict[str, int] = {}
     for run in runs:
@@ -59,7 +62,8 @@ def make(paths: list[str], data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
     num_tokens = unknown_tokens.num_tokens(counts)
     num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
     ranges = key_ranges.KeyRanges(data, num_validation)
-    positions = np.zeros((len(runs), len(ranges) + 1, 4), np.int64)
-    for i, run in enumerate(runs):
-        positions[i] = sorted_runs.positions(run.records(), ranges.inner_edges)
-    return ShardPlan(ranges.files, paths, positions, counts, batches)
+    edges = ranges.inner_edges
+    with futures.ThreadPoolExecutor(storage.TRANSFER_THREADS) as pool:
+        rows = pool.map(lambda run: sorted_runs.positions(run.records(), edges), runs)
+        positions = np.stack(list(rows))
+    return ShardPlan(ranges.files, runs, positions, counts, batches)

@@ -113,9 +113,10 @@ class Run:
 
     def __init__(self, path: str, id_dtype: np.dtype):
         self.path, self._id_dtype = path, id_dtype
-        with open(path, "rb") as file:
-            length = int(np.frombuffer(file.read(8), np.uint64)[0])
-            self.header = Header(**json.loads(file.read(length)))
+        (size,) = storage.read_ranges(path, [(0, 8)])
+        length = int(np.frombuffer(size, np.uint64)[0])
+        (header,) = storage.read_ranges(path, [(8, 8 + length)])
+        self.header = Header(**json.loads(header))
         # Offsets of the columns, in bytes.
         self._records = 8 + length
         self._lengths = self._records + segments.RECORD.itemsize * (
@@ -125,39 +126,21 @@ class Run:
 
     def records(self) -> np.ndarray:
         """Returns the records of all documents."""
-        with open(self.path, "rb", buffering=0) as file:
-            return _read(
-                file.fileno(),
-                segments.RECORD,
-                self._records,
-                0,
-                self.header.num_documents,
-            )
+        (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
+        return np.frombuffer(data, segments.RECORD)
 
     def read(self, start: np.ndarray, stop: np.ndarray) -> segments.Segment:
         """Returns the documents between two rows of `positions`."""
-        with open(self.path, "rb", buffering=0) as file:
-            return segments.Segment(
-                *(
-                    _read(file.fileno(), dtype, offset, int(first), int(end))
-                    for dtype, offset, first, end in (
-                        (segments.RECORD, self._records, start[0], stop[0]),
-                        (np.dtype(np.uint32), self._lengths, start[1], stop[1]),
-                        (self._id_dtype, self._tokens, start[2], stop[2]),
-                    )
-                )
+        offsets = self._records, self._lengths, self._tokens
+        dtypes = segments.RECORD, np.dtype(np.uint32), self._id_dtype
+        bounds = [
+            (offset + int(first) * dtype.itemsize, offset + int(end) * dtype.itemsize)
+            for offset, dtype, first, end in zip(
+                offsets, dtypes, start[:3], stop[:3], strict=True
             )
-
-
-def _read(file: int, dtype: np.dtype, offset: int, start: int, stop: int) -> np.ndarray:
-    data = bytearray((stop - start) * dtype.itemsize)
-    view, offset = memoryview(data), offset + start * dtype.itemsize
-    while view:  # one call reads at most 2 GiB
-        count = os.preadv(file, [view], offset)
-        if not count:
-            raise EOFError("a run file is truncated")
-        view, offset = view[count:], offset + count
-    return np.frombuffer(data, dtype)
+        ]
+        columns = storage.read_ranges(self.path, bounds)
+        return segments.Segment(*map(np.frombuffer, columns, dtypes))
 
 
 def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
@@ -195,7 +178,7 @@ class RunWriter:
         self._id_dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
-    def write(self, batch: Batch) -> int:
+    def __call__(self, batch: Batch) -> int:
         """Writes the run of a batch, and returns the size of its text in bytes."""
         counts = collections.Counter(batch.counts)
         entries = [
@@ -246,19 +229,3 @@ def batch_of(file: str) -> str | None:
     """Returns the batch of a run by its file name; None for other files."""
     is_run = file.startswith(_PREFIX) and not storage.is_temporary(file)
     return file.removeprefix(_PREFIX) if is_run else None
-
-
-# The state of a worker process, which `start` initializes.
-_writer: RunWriter | None = None
-
-
-def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
-    """Initializes a worker process for `write`."""
-    global _writer
-    _writer = RunWriter(directory, data, tokenizer)
-
-
-def write(batch: Batch) -> int:
-    """Writes the run of a batch in a process initialized by `start`."""
-    assert _writer is not None
-    return _writer.write(batch)

@@ -5,7 +5,8 @@ which is about as large as the corpus. On a network or FUSE file system, the oth
 is in a private directory in the system's temporary directory; for a corpus in a bucket,
 the lock as well, and the bucket has another one. The path of a private directory is
 derived from that of the corpus, which its mark repeats: a directory without this mark
-is neither used nor removed.
+is neither used nor removed. If other machines share the work, all of it is in
+`unfinished/`, also in a bucket.
 
 Each stage of the work has a subdirectory with a file that lists the settings on which
 its content depends. A stage is emptied if these settings change.
@@ -30,13 +31,15 @@ NAME = "unfinished"
 LEASE_DIRECTORY = "lock"  # in a bucket
 # The path of the corpus, and a random id. A scratch directory whose id is not that of
 # the lock's directory has earlier work, whose shards may have been replaced.
-_MARK = "work.json"
+MARK = "work.json"
 _MADE_FOR = "made_for.json"
 _LOCK = "lock"
 
 
 @contextlib.contextmanager
-def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
+def opened(
+    corpus_dir: str, scratch_dir: str | None = None, is_shared: bool = False
+) -> Iterator[str]:
     """Locks the work on a corpus, and yields its scratch directory.
 
     If a ConfigError is raised before any stage has content, all directories are
@@ -45,21 +48,23 @@ def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
     Args:
       corpus_dir: the corpus directory, created if it does not exist.
       scratch_dir: parent of the scratch directory; None for the default.
+      is_shared: whether processes on other machines use the scratch directory.
 
     Raises:
       ConfigError: when another process is preparing the corpus, a directory is not
         writable, or corpus_dir contains shards that do not belong to this work.
     """
-    state = _state(corpus_dir)
+    state = shared(corpus_dir) if is_shared else _state(corpus_dir)
     _check_no_other_shards(corpus_dir, state)
     is_new = not storage.exists(corpus_dir)
     with _locked(corpus_dir, state):
         try:  # checked again: the process that held the lock may have finished
             _check_no_other_shards(corpus_dir, state)
         except ConfigError:
-            shutil.rmtree(state)
+            storage.remove_directory(state)
             raise
-        scratch = _scratch(corpus_dir, state, scratch_dir)
+        path = state if is_shared else _scratch_path(corpus_dir, state, scratch_dir)
+        scratch = _scratch(corpus_dir, state, path)
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
@@ -97,17 +102,19 @@ def stage(
     if found != made_for:
         if found is None or fits is None or not fits(found):
             clear()
-            shutil.rmtree(path, ignore_errors=True)
-        os.makedirs(path, exist_ok=True)
+            if storage.exists(path):
+                storage.remove_directory(path)
+        storage.make_directory(path)
         _write_json(os.path.join(path, _MADE_FOR), made_for)
     return path
 
 
 def has_work(scratch: str) -> bool:
     """Returns whether any stage has content."""
-    with os.scandir(scratch) as entries:
-        stages = [entry.path for entry in entries if entry.is_dir()]
-    return any(set(os.listdir(stage)) - {_MADE_FOR} for stage in stages)
+    return any(
+        os.path.dirname(path) and os.path.basename(path) != _MADE_FOR
+        for path in storage.files(scratch)
+    )
 
 
 def is_unfinished(corpus_dir: str) -> bool:
@@ -120,9 +127,11 @@ def is_unfinished(corpus_dir: str) -> bool:
 def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     """Removes the work directories of a finished corpus, if they exist."""
     state = _state(corpus_dir)
-    for path in (_scratch_path(corpus_dir, state, scratch_dir), state):
+    scratch = _scratch_path(corpus_dir, state, scratch_dir)
+    for path in {scratch, state, shared(corpus_dir)}:
         if _is_own(path, corpus_dir):
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                storage.remove_directory(path)
 
 
 def remove_shards(corpus_dir: str) -> None:
@@ -134,11 +143,16 @@ def remove_shards(corpus_dir: str) -> None:
 # ----------------------------------------------------------------- the directories
 
 
+def shared(corpus_dir: str) -> str:
+    """Returns the directory of all work that several machines share."""
+    return os.path.join(corpus_dir, NAME)
+
+
 def _state(corpus_dir: str) -> str:
     """Returns the directory of the lock."""
     if storage.is_remote(corpus_dir):
         return _private_path(tempfile.gettempdir(), corpus_dir)
-    return os.path.join(corpus_dir, NAME)
+    return shared(corpus_dir)
 
 
 def _scratch_path(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
@@ -162,13 +176,13 @@ def _identity(corpus_dir: str) -> str:
 
 
 def _is_inside(path: str, corpus_dir: str) -> bool:
-    return path == os.path.join(corpus_dir, NAME)
+    return path == shared(corpus_dir)
 
 
 def _is_own(path: str, corpus_dir: str) -> bool:
     """Returns whether a directory is there and may be removed."""
     if _is_inside(path, corpus_dir):
-        return os.path.isdir(path) and not os.path.islink(path)
+        return storage.exists(path) and not os.path.islink(path)
     try:
         is_private = not storage.why_not_private(path)
     except FileNotFoundError:
@@ -179,7 +193,7 @@ def _is_own(path: str, corpus_dir: str) -> bool:
 
 def _mark(directory: str) -> dict[str, Any] | None:
     """Returns the mark of a directory, None if it has none."""
-    return _read_json(os.path.join(directory, _MARK), directory)
+    return _read_json(os.path.join(directory, MARK), directory)
 
 
 def _make(path: str, corpus_dir: str) -> None:
@@ -206,9 +220,8 @@ def _make(path: str, corpus_dir: str) -> None:
         )
 
 
-def _scratch(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
+def _scratch(corpus_dir: str, state: str, scratch: str) -> str:
     """Returns the scratch directory, which is empty unless its work can be resumed."""
-    scratch = _scratch_path(corpus_dir, state, scratch_dir)
     if scratch != state:
         try:
             _make(scratch, corpus_dir)
@@ -220,11 +233,14 @@ def _scratch(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
     mark = _mark(state)
     if mark is None or mark != _mark(scratch):
         mark = {"corpus": _identity(corpus_dir), "id": secrets.token_hex(8)}
+        for name in storage.names(state):
+            if os.path.isdir(stage := os.path.join(state, name)):
+                shutil.rmtree(stage)
         if scratch != state:
             shutil.rmtree(scratch)
             storage.private_directory(scratch)
-            _write_json(os.path.join(scratch, _MARK), mark)
-        _write_json(os.path.join(state, _MARK), mark)
+            _write_json(os.path.join(scratch, MARK), mark)
+        _write_json(os.path.join(state, MARK), mark)
     if not _is_inside(scratch, corpus_dir):
         free = shutil.disk_usage(scratch).free / 1e9
         print(f"scratch: {scratch} ({free:,.0f} GB free)", flush=True)
@@ -249,6 +265,10 @@ def _check_no_other_shards(corpus_dir: str, state: str) -> None:
 @contextlib.contextmanager
 def _locked(corpus_dir: str, state: str) -> Iterator[None]:
     """Creates and locks the directories; the lock is released when the process ends."""
+    if storage.is_remote(state):
+        with _leased(corpus_dir):
+            yield
+        return
     try:
         storage.make_directory(corpus_dir)
         _make(state, corpus_dir)
@@ -289,7 +309,7 @@ def _leased(corpus_dir: str) -> Iterator[None]:
 
 
 def _read_json(path: str, directory: str) -> dict[str, Any] | None:
-    if not os.path.lexists(path):
+    if not storage.exists(path):
         return None
     return small_files.read_json(path, f"remove {directory} to start over")
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,38 +20,53 @@ Result = TypeVar("Result")
 LOOK_AHEAD = 2
 
 
+class Executor(Protocol):
+    """Runs a task over many items: `run` on this machine, `ray_workers` on many."""
+
+    def __call__(
+        self,
+        make: Callable[..., Callable[[Item], Result]],
+        args: tuple[Any, ...],
+        items: Iterable[Item],
+    ) -> Iterator[Result]:
+        """Runs a task for each item, and yields the results in order of completion.
+
+        Args:
+          make: called once in every process; returns the task.
+          args: arguments of `make`, pickled for other processes.
+          items: the arguments of the calls of the task, also pickled.
+        """
+        ...
+
+
 def run(
-    task: Callable[[Item], Result],
+    make: Callable[..., Callable[[Item], Result]],
+    args: tuple[Any, ...],
     items: Iterable[Item],
     num_workers: int,
-    start: Callable[..., None] | None = None,
-    start_args: tuple[Any, ...] = (),
 ) -> Iterator[Result]:
-    """Runs a task for each item, and yields the results in order of completion.
+    """Runs a task in processes of this machine, see `Executor`.
 
-    With one worker or one item, everything runs in this process. Otherwise `task`,
-    `start` and their arguments are pickled, and the worker processes import only their
-    modules.
+    With one worker or one item, everything runs in this process. Otherwise the worker
+    processes import only the modules of `make` and its arguments.
 
     Args:
-      task: called with each item.
+      make: see `Executor`.
+      args: see `Executor`.
       items: at most num_workers + LOOK_AHEAD items are in memory at a time.
       num_workers: number of processes.
-      start: called once in every process, before `task`.
-      start_args: arguments of `start`.
     """
     items = iter(items)
     first = list(itertools.islice(items, 2))
     if num_workers == 1 or len(first) < 2:
-        if start is not None:
-            start(*start_args)
-        yield from map(task, itertools.chain(first, items))
+        if first:
+            yield from map(make(*args), itertools.chain(first, items))
         return
-    with Pool(num_workers, start, start_args) as pool:
+    with Pool(num_workers, _make_task, (make, args)) as pool:
         pending: set[concurrent.futures.Future[Result]] = set()
         try:
             for item in itertools.chain(first, items):
-                pending.add(pool.submit(task, item))
+                pending.add(pool.submit(_run_task, item))
                 if len(pending) >= num_workers + LOOK_AHEAD:
                     done, pending = concurrent.futures.wait(
                         pending, return_when=concurrent.futures.FIRST_COMPLETED
@@ -65,16 +80,30 @@ def run(
             raise
 
 
+# The task of a worker process.
+_task: Callable[[Any], Any] | None = None
+
+
+def _make_task(make: Callable[..., Callable], args: tuple[Any, ...]) -> None:
+    global _task
+    _task = make(*args)
+
+
+def _run_task(item: Any) -> Any:
+    assert _task is not None
+    return _task(item)
+
+
 class Pool(concurrent.futures.ProcessPoolExecutor):
     """Worker processes that import only the modules of their tasks."""
 
     def __init__(
         self,
         num_workers: int,
-        start: Callable[..., None] | None,
+        start: Callable[..., None],
         start_args: tuple[Any, ...],
     ):
-        """Creates a pool; see `run` for the arguments."""
+        """Creates a pool, of which each process first calls start(*start_args)."""
         super().__init__(
             num_workers, _LightContext(), _start_worker, (start, start_args)
         )
@@ -86,12 +115,11 @@ class Pool(concurrent.futures.ProcessPoolExecutor):
             return super().submit(task, *args, **kwargs)
 
 
-def _start_worker(start: Callable[..., None] | None, args: tuple[Any, ...]) -> None:
+def _start_worker(start: Callable[..., None], args: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Threads of the tokenizers library would compete with the other processes.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    if start is not None:
-        start(*args)
+    start(*args)
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,24 +80,25 @@ class ShardTask(NamedTuple):
     result: str
 
 
-# The state of a worker process, which `start` initializes.
-_runs: list[sorted_runs.Run] = []
+class ShardWriter:
+    """Writes shards from pieces of runs."""
 
+    def __init__(self, runs: list[sorted_runs.Run]):
+        self._runs = runs
 
-def start(runs: list[str], id_dtype: np.dtype) -> None:
-    """Initializes a worker process for `write`."""
-    global _runs
-    _runs = [sorted_runs.Run(path, id_dtype) for path in runs]
-
-
-def write(task: ShardTask) -> None:
-    """Writes a shard, then its result file, in a process initialized by `start`."""
-    pieces = [
-        run.read(first, end)
-        for run, (first, end) in zip(_runs, task.pieces, strict=True)
-    ]
-    written = write_shard(task.path, pieces)
-    storage.write(task.result, written.to_json().encode())
+    def __call__(self, task: ShardTask) -> None:
+        """Writes a shard, then its result file."""
+        with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+            pieces = list(
+                pool.map(
+                    sorted_runs.Run.read,
+                    self._runs,
+                    task.pieces[:, 0],
+                    task.pieces[:, 1],
+                )
+            )
+        written = write_shard(task.path, pieces)
+        storage.write(task.result, written.to_json().encode())
 
 
 def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:

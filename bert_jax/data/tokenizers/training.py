@@ -68,7 +68,7 @@ def load_or_train(
       found: the sources, which are sampled if `documents` is None.
       documents: all documents, if they are in memory; None to sample the sources, see
         source_sample.py.
-      work: a local work directory for this config and text. A tokenizer or a sample in
+      work: a work directory for this config and text. A tokenizer or a sample in
         it is reused; new ones are stored in it.
 
     Returns:
@@ -97,10 +97,7 @@ def load_or_train(
 
 
 def _read_json(path: str) -> dict[str, Any] | None:
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    return json.loads(storage.read(path)) if storage.exists(path) else None
 
 
 def _train(
@@ -167,7 +164,10 @@ def _gather(
 def _sample_in(work: str) -> Iterator[list[str]]:
     """Yields the sentences of each document of the sample."""
     path = os.path.join(work, "tokenizer_sample.txt")
-    with open(path, encoding="utf-8", newline="\n") as file:
+    with (
+        storage.local_copy(path) as copy,
+        open(copy, encoding="utf-8", newline="\n") as file,
+    ):
         sentences = (line.removesuffix("\n") for line in file)
         for has_text, document in itertools.groupby(sentences, bool):
             if has_text:

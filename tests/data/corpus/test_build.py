@@ -291,14 +291,14 @@ def killed_at(monkeypatch, config, count):
 def encoded_batches(monkeypatch, config):
     """Prepares a corpus; returns the names of the batches that were encoded."""
     names = []
-    write = sorted_runs.RunWriter.write
+    write = sorted_runs.RunWriter.__call__
 
     def noted(self, batch):
         names.append(batch.name)
         return write(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sorted_runs.RunWriter, "write", noted)
+        patch.setattr(sorted_runs.RunWriter, "__call__", noted)
         build.prepare(config, 1)
     return names
 
@@ -506,7 +506,7 @@ def stopping(items):
         num_handed_out -= 1
         yield item
 
-workers.run = lambda task, items, *args: run(task, stopping(items), *args)
+workers.run = lambda make, args, items, **kw: run(make, args, stopping(items), **kw)
 build.is_small = lambda config: False  # both workers write shards too
 build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 """
@@ -901,8 +901,8 @@ def peak(pid):
 
 peaks, run = [0], workers.run
 
-def watched(*args):
-    for result in run(*args):
+def watched(*args, **kwargs):
+    for result in run(*args, **kwargs):
         peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
         yield result
 

@@ -25,14 +25,14 @@ def config(tmp_path):
 def indexed(monkeypatch):
     """A list to which every indexed shard is added."""
     found = []
-    write = index.write
+    write = index.ShardIndexer.__call__
 
-    def noted(task):
-        result = write(task)
+    def noted(self, task):
+        result = write(self, task)
         found.append(task.file)
         return result
 
-    monkeypatch.setattr(index, "write", noted)
+    monkeypatch.setattr(index.ShardIndexer, "__call__", noted)
     return found
 
 

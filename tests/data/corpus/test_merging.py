@@ -1,12 +1,13 @@
 """Tests of bert_jax.data.corpus.merging."""
 
+import functools
 import os
 
 import numpy as np
 import pytest
 
 from bert_jax import storage
-from bert_jax.data.corpus import merging, segments, sorted_runs
+from bert_jax.data.corpus import merging, segments, sorted_runs, workers
 from tests.data.corpus.test_segments import entries, to_entries
 
 UINT16 = np.dtype(np.uint16)
@@ -29,6 +30,17 @@ def write_runs(directory, found, count, group="a"):
     return paths
 
 
+def reduce(directory, num_workers=1):
+    run = functools.partial(workers.run, num_workers=num_workers)
+    return merging.reduce(str(directory), 10, UINT16, run)
+
+
+def remove(paths):
+    for path in paths:
+        os.remove(path)
+    return len(paths)
+
+
 def contents(path):
     run = sorted_runs.Run(path, UINT16)
     header = run.header
@@ -45,7 +57,7 @@ def test_a_merged_run_holds_each_document_once(
     monkeypatch.setattr(merging, "BLOCK_TOKENS", block_tokens)
     found = entries(300, num_keys=200)
     paths = write_runs(tmp_path, found, 7)
-    assert merging.merge(merging.Merge(tuple(paths), 1, UINT16)) == 7
+    assert remove(merging.merge(merging.Merge(tuple(paths), 1, UINT16))) == 7
     (name,) = os.listdir(tmp_path)
     assert name.startswith("merged-1-")
     path = str(tmp_path / name)
@@ -63,17 +75,17 @@ def test_runs_are_merged_until_few_are_left(tmp_path, monkeypatch, num_workers):
     monkeypatch.setattr(merging, "FAN_IN", 3)
     found = entries(200, num_keys=150)
     write_runs(tmp_path, found, 50)
-    paths = merging.reduce(str(tmp_path), 10, UINT16, num_workers)
+    paths = reduce(tmp_path, num_workers)
     assert len(paths) <= 4 and {str(tmp_path / n) for n in os.listdir(tmp_path)} == set(
         paths
     )
     assert {entry for path in paths for entry in contents(path)} == set(found)
-    assert merging.reduce(str(tmp_path), 10, UINT16, num_workers) == paths
+    assert reduce(tmp_path, num_workers) == paths
 
 
 def test_few_runs_are_not_merged(tmp_path):
     paths = write_runs(tmp_path, entries(20), 6)
-    assert merging.reduce(str(tmp_path), 10, UINT16, 1) == sorted(paths)
+    assert reduce(tmp_path) == sorted(paths)
 
 
 class Killed(BaseException):
@@ -100,7 +112,7 @@ def test_killed_at_any_file_a_merge_resumes(tmp_path, monkeypatch, function):
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(os, function, killed)
-                paths = merging.reduce(str(tmp_path), 10, UINT16, 1)
+                paths = reduce(tmp_path)
             break
         except Killed:
             num_kills += 1
@@ -117,7 +129,7 @@ def test_merged_runs_with_other_groups_are_removed(tmp_path):
     a = write_runs(tmp_path, entries(30), 3, "a")
     b = write_runs(tmp_path, entries(30, seed=1), 2, "b")
     write_runs(tmp_path, entries(30, seed=2), 2, "c")
-    merging.merge(merging.Merge((*a, b[0]), 1, UINT16))
+    remove(merging.merge(merging.Merge((*a, b[0]), 1, UINT16)))
     finished = merging.Finished(str(tmp_path), UINT16)
     assert all(map(finished.has_group, "abc")) and len(finished.batches) == 7
     finished.remove_all_but({"b", "c"})

@@ -62,10 +62,8 @@ def run(tmp_path):
     tokenizer = tokenizers.load(config.tokenizer)
     documents = [raw(d) for d in make_documents(100) + make_documents(3) + [[]]]
     batch = sorted_runs.Batch("g-000007", 0, 12345, documents, {"lines_cut": 2})
-    num_bytes = sorted_runs.RunWriter(str(tmp_path), config.data, tokenizer).write(
-        batch
-    )
-    assert num_bytes == 12345
+    write = sorted_runs.RunWriter(str(tmp_path), config.data, tokenizer)
+    assert write(batch) == 12345
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
     entries = {
         entry

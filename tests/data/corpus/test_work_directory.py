@@ -209,6 +209,31 @@ def test_the_work_directory_of_a_bucket_is_local(temporary, capsys):
     assert not os.path.exists(work) and os.path.exists(other)
 
 
+def test_the_work_of_many_machines_is_shared(bucket, temporary):
+    """Another machine, with another temporary directory, resumes it."""
+    url = "gs://b/corpus"
+    with pytest.raises(KeyboardInterrupt):
+        with work_directory.opened(url, is_shared=True) as work:
+            assert work == f"{url}/unfinished" and not work_directory.has_work(work)
+            directory = work_directory.stage(work, "runs", {"key": 1})
+            storage.write(f"{directory}/run-0", b"run")
+            storage.write(f"{url}/{SHARD}", b"shard")
+            raise KeyboardInterrupt
+    assert os.listdir(temporary) == [] and work_directory.has_work(work)
+    with pytest.raises(ConfigError, match=f"has {SHARD} but no manifest.json"):
+        with work_directory.opened(url):  # its work would not be shared
+            pass
+    clear = functools.partial(work_directory.remove_shards, url)
+    with work_directory.opened(url, is_shared=True) as work:
+        work_directory.stage(work, "runs", {"key": 1}, clear=clear)
+        assert storage.exists(f"{work}/runs/run-0") and storage.exists(f"{url}/{SHARD}")
+        work_directory.stage(work, "runs", {"key": 2}, clear=clear)
+        assert not storage.exists(f"{work}/runs/run-0")
+        assert storage.names(url) == ["lock", "unfinished"]
+    work_directory.remove(url)
+    assert not bucket.objects
+
+
 def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
     bucket, tmp_path, monkeypatch
 ):
@@ -280,7 +305,8 @@ def test_work_in_two_scratch_directories_is_not_mixed(corpus_dir, tmp_path):
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=first)
     leave(corpus_dir, {}, "run-1", shards=[SHARD], scratch_dir=second)
-    for scratch_dir in (first, None, second):
+    leave(corpus_dir, {}, "run-2", shards=[SHARD])
+    for scratch_dir in (first, None, second, None):
         with work_directory.opened(corpus_dir, scratch_dir) as work:
             add(corpus_dir, work, {})
             assert own_files(work) == []

@@ -11,15 +11,13 @@ import pytest
 from bert_jax.data.corpus import workers
 from bert_jax.errors import ConfigError
 
-STATE = []
+
+def adder(value):
+    return lambda item: (os.getpid(), value + item)
 
 
-def remember(value):
-    STATE[:] = [value]
-
-
-def add_to_state(item):
-    return os.getpid(), STATE[0] + item
+def made(task):
+    return task
 
 
 def fail_at_three(item):
@@ -38,7 +36,7 @@ def take_long(item):
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_every_item_has_one_result(num_workers):
-    found = list(workers.run(add_to_state, range(20), num_workers, remember, (100,)))
+    found = list(workers.run(adder, (100,), range(20), num_workers))
     assert sorted(result for _, result in found) == list(range(100, 120))
     pids = {pid for pid, _ in found}
     assert pids == {os.getpid()} if num_workers == 1 else os.getpid() not in pids
@@ -47,12 +45,12 @@ def test_every_item_has_one_result(num_workers):
 
 @pytest.mark.parametrize("items", [[], [5]])
 def test_a_single_item_starts_no_process(items):
-    found = list(workers.run(add_to_state, items, 4, remember, (1,)))
+    found = list(workers.run(adder, (1,), items, 4))
     assert found == [(os.getpid(), 1 + item) for item in items]
 
 
 def test_ctrl_c_only_interrupts_the_parent():
-    assert list(workers.run(receives_ctrl_c, range(4), 2)) == [False] * 4
+    assert list(workers.run(made, (receives_ctrl_c,), range(4), 2)) == [False] * 4
     assert receives_ctrl_c(0)
 
 
@@ -68,7 +66,7 @@ def test_read_ahead_is_bounded(num_workers):
             assert num_read - num_done <= num_workers + workers.LOOK_AHEAD + 1
             yield i
 
-    for _ in workers.run(return_item, items(), num_workers):
+    for _ in workers.run(made, (return_item,), items(), num_workers):
         num_done += 1
     assert num_read == num_done == 60
 
@@ -80,7 +78,7 @@ def return_item(item):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_failing_task_ends_the_work(num_workers):
     with pytest.raises(ConfigError, match="^three is too many$"):
-        list(workers.run(fail_at_three, range(1000), num_workers))
+        list(workers.run(made, (fail_at_three,), range(1000), num_workers))
 
 
 def test_a_failing_source_of_items_ends_the_work():
@@ -89,7 +87,7 @@ def test_a_failing_source_of_items_ends_the_work():
         raise ConfigError("line 5 is bad")
 
     with pytest.raises(ConfigError, match="^line 5 is bad$"):
-        list(workers.run(return_item, items(), 2))
+        list(workers.run(made, (return_item,), items(), 2))
 
 
 def touch_slowly(path):
@@ -107,7 +105,7 @@ def test_nothing_is_written_after_the_work_has_ended(tmp_path):
         raise ConfigError("line 4 is bad")
 
     with pytest.raises(ConfigError, match="line 4"):
-        list(workers.run(touch_slowly, items(), 2))
+        list(workers.run(made, (touch_slowly,), items(), 2))
     before = sorted(os.listdir(tmp_path))
     time.sleep(1)
     assert sorted(os.listdir(tmp_path)) == before
@@ -123,7 +121,7 @@ if __name__ == "__main__":
         pids = [process.pid for process in multiprocessing.active_children()]
         print(*pids, flush=True)
         yield 3
-    list(workers.run(test_workers.take_long, items(), 2))
+    list(workers.run(test_workers.made, (test_workers.take_long,), items(), 2))
 else:
     print("imported as", __name__, flush=True)
 """
