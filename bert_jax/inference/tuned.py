@@ -66,7 +66,7 @@ def load_tuned(
     """
     options.check_choice("weights", weights, options.WEIGHTS)
     mesh = options.current_mesh()
-    directory = source_lib.local_path(os.fspath(path), "model")
+    directory = source_lib.model_path(os.fspath(path), "model")
     with jax.set_mesh(mesh):
         trained = model_lib.place(model_lib.read_tuned(str(directory), HEADS, "model"))
     assert trained.head is not None
