@@ -11,7 +11,7 @@ from bert_jax.finetuning import metrics
 
 def test_missing_libraries_are_an_error_that_names_the_extra(monkeypatch):
     metrics.check_installed()
-    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ConfigError, match=r"needs sklearn, .*'bert_jax\[finetune\]'"):
         metrics.check_installed()
 

@@ -1,5 +1,6 @@
 """Tests of bert_jax.storage.paths."""
 
+import dataclasses
 import functools
 import importlib
 import pathlib
@@ -13,6 +14,7 @@ from bert_jax.configs.finetune import own
 from bert_jax.data.sources import input_files
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as finetuning_config
+from bert_jax.finetuning.tasks import TASKS
 from bert_jax.loading import branch
 from bert_jax.loading import source as loading
 from tests.commands import ROOT, run_code
@@ -175,6 +177,8 @@ def test_no_key_or_flag_of_a_path_is_a_plain_string():
     schemas = ("config/schema.py", "finetuning/config.py")
     text = "".join((package / name).read_text() for name in schemas)
     keys = re.findall(r"^    (\w+): (?:\w+\[)*str\b", text, re.M)
+    fields = [field for task in TASKS.values() for field in dataclasses.fields(task)]
+    keys += [x.name for x in fields if x.type in (str, str | None, tuple[str, ...])]
     assert len(keys) > 5 and set(keys) <= set(TEXT_KEYS.split())
     text = "".join(path.read_text() for path in package.rglob("*.py"))
     flags = re.findall(r"DEFINE_string\(\s*\"?(\w+)", text)
