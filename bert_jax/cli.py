@@ -258,7 +258,7 @@ def config_arguments() -> str:
     """
     found, needs_value = [], False
     for argument in sys.argv[1:]:
-        if needs_value and not argument.startswith("-"):
+        if needs_value and re.match(r"[^-]|-\.?\d", argument):  # not another flag
             found[-1] += f"={argument}"
         is_config = re.match("--?(no)?config[.=]|--?config$", argument)
         if is_config:

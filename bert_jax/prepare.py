@@ -35,7 +35,9 @@ def main() -> None:
     config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
     tokenizer = initialize.tokenizer_of_corpus(config)
     try:
-        build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value)
+        build.prepare(
+            config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value or None
+        )
     except BrokenProcessPool:
         raise ConfigError(
             "a worker process was killed, most likely because memory ran out; completed"

@@ -53,7 +53,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
     """
     startup = Startup()
     with Monitor(startup) as monitor:
-        # ---- Inputs: checked before anything is written.
+        # ---- Inputs: checked before anything but compiled programs is written.
         prepare_probes = read_probes(config)
         mesh, corpus, start = open_inputs(config, workdir, monitor)
 
@@ -231,7 +231,7 @@ def open_inputs(
 
     Raises:
       ConfigError: when the config, the workdir or an input is invalid. At most a
-        small corpus has been prepared by then.
+        cache directory and a small corpus have been made by then.
     """
     if config.trackers:
         from bert_jax.monitoring import trackers
@@ -239,10 +239,10 @@ def open_inputs(
         multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
     with monitor.activity("opening devices"):
         devices.open_devices()
-        print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
         is_begun = resume.is_begun(workdir, config)
+        print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):

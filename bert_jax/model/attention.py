@@ -12,7 +12,7 @@ from bert_jax.model.kernels import gpu
 from bert_jax.model.ops import einsum, einsum_float32
 
 # Prefixes of the kinds of TPUs, and lengths of rows, with which the kernel takes fewer
-# cycles than the einsums by benchmarks/tpu_attention.py. A head's scores of longer rows
+# cycles than the einsums, see docs/performance.md. A head's scores of longer rows
 # exceed a core's memory.
 TPUS = ("TPU v4", "TPU v5", "TPU v6")
 TPU_LENGTHS = (512,)

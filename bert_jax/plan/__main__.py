@@ -37,8 +37,9 @@ def main() -> None:
     values = cli.load_config(_CONFIG, build=lambda values: values)
     model = completion.complete(values, cli.given_keys())  # checks the values, too
     if model.init_from:
-        values.model.update(dataclasses.asdict(model.model))
-        values.tokenizer.update(dataclasses.asdict(model.tokenizer))
+        with values.ignore_type():  # a file may have 0 for 0.0
+            values.model.update(dataclasses.asdict(model.model))
+            values.tokenizer.update(dataclasses.asdict(model.tokenizer))
     before = flat(values)
     found = chips.count(device)
     if found is None:

@@ -4,7 +4,7 @@ Operations take the compiler's estimated cycles at the chip's clock. Collectives
 after another at the full rate of the data sheet. Operations without an estimate take
 the time of writing their result at the full bandwidth, and Pallas kernels at least that
 of their FLOPs at the peak rate; for attention on v5e, this is three quarters of what
-benchmarks/tpu_attention.py finds. Waiting and the input pipeline are not included.
+the compiler's schedule takes. Waiting and the input pipeline are not included.
 """
 
 from typing import Any

@@ -104,11 +104,14 @@ class CompiledSteps:
     def get(self, phase_index: int) -> Compiled:
         """Returns the step of a phase, see `step.make_train_step`.
 
-        Waits for its compilation, and starts to compile the next phase.
+        Waits for its compilation, and starts to compile the next phase. If that has
+        failed, raises its error now, because the run could not be completed.
         """
         compiled = self.start(phase_index).result()
         if phase_index + 1 < len(self._config.phases):
-            self.start(phase_index + 1)
+            following = self.start(phase_index + 1)
+            if following.done():
+                following.result()
         return compiled
 
     def _compile(self, phase_index: int) -> Compiled:

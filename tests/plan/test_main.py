@@ -102,12 +102,22 @@ def test_an_example_prints_the_output_of_the_page(command, output):
 def test_the_plan_of_a_continued_run_is_for_the_sizes_of_its_model(tmp_path):
     write_model(tmp_path / "bert", 3000)
     change_json(tmp_path / "bert", "config.json", num_hidden_layers=3)
-    arguments = ["--config=continue", "--text_bytes=10MB", "--hours=1", "--device=l4"]
-    stdout = run_well("bert_jax.plan", *arguments, "-config.init_from", "bert")
+    (tmp_path / "own.py").write_text(
+        "import importlib\n"
+        "def get_config():\n"
+        "  config = importlib.import_module('bert_jax.configs.continue').get_config()\n"
+        "  with config.ignore_type():\n"
+        "    config.model.hidden_dropout_prob = 0\n"
+        "  return config\n"
+    )
+    arguments = ["--config=own.py", "--text_bytes=10MB", "--hours=1", "--device=l4"]
+    given = ["-config.mesh.data", "-1", "-config.init_from", "bert"]
+    stdout = run_well("bert_jax.plan", *arguments, *given)
     assert re.search("vocabulary +3,000 pieces +that of config.init_from", stdout)
     assert "3 layers of 768, 25 M " in stdout
     found = commands(stdout)["bert_jax.prepare"]
-    assert "--config.init_from=bert" in found and "model" not in " ".join(found)
+    assert {"--config.init_from=bert", "--config.mesh.data=-1"} <= {*found}
+    assert "model" not in " ".join(found)
 
 
 def test_all_examples_of_the_page_are_found():

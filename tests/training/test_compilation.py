@@ -1,5 +1,7 @@
 """Tests of bert_jax.training.compilation."""
 
+from concurrent import futures
+
 import jax
 import numpy as np
 import pytest
@@ -53,6 +55,20 @@ def test_each_phase_is_compiled_while_the_one_before_it_runs():
     batch = make_batch(type(config)(**vars(config) | {"phases": config.phases[1:]}))
     state, _ = second(found, sharding.place_batch(batch, mesh))
     assert int(state.step) == 2
+
+
+def test_an_error_of_the_next_phase_ends_the_run_in_this_one(monkeypatch):
+    def compile_phase(config, step, state, mesh, phase_index):
+        if phase_index:
+            raise ImportError("a kernel")
+        return "compiled"
+
+    monkeypatch.setattr(compilation, "compile_phase", compile_phase)
+    compiled = CompiledSteps(two_phases(), None, {}, use_mesh(1, 1, 1))
+    assert compiled.start(0).result() == "compiled"
+    futures.wait([compiled.start(1)])
+    with pytest.raises(ImportError, match="a kernel"):
+        compiled.get(0)
 
 
 def test_batch_shapes_equal_those_of_the_pipeline(trained):

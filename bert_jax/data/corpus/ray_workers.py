@@ -57,7 +57,7 @@ def connected(
                 "env_vars": _WORKER,
             },
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigError(
             f"--ray={address} cannot be used ({error}); give auto on a node of a"
             " running cluster, HOST:PORT of its head (with RAY_AUTH_MODE=token if the"
@@ -115,13 +115,26 @@ def _result(task: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ConfigError | StorageError | OSError):
             raise error.cause from None
+        if isinstance(error.cause, ImportError):
+            raise ConfigError(
+                f"a node of the cluster lacks a package ({error.cause}); install"
+                " requirements.txt and requirements-ray.txt on all nodes"
+            ) from None
         raise
-    except ray.exceptions.RayError as error:
+    except _deaths() as error:
         raise ConfigError(
             f"a task failed {MAX_RETRIES + 1} times because its process or node died"
             f" ({type(error).__name__}), most likely because memory ran out; completed"
             " work is kept: rerun the command on nodes with more memory per core"
         ) from None
+    except ray.exceptions.RayError as error:
+        raise ConfigError(f"Ray cannot run a task: {error}") from None
+
+
+def _deaths() -> tuple[type[Exception], ...]:
+    """Returns the errors of a task whose process or node died each time."""
+    found = ray.exceptions
+    return found.WorkerCrashedError, found.NodeDiedError, found.OutOfMemoryError
 
 
 # ------------------------------------------------------------------ worker processes

@@ -24,7 +24,7 @@ from typing import Any
 
 from bert_jax import small_files, storage
 from bert_jax.data.corpus import corpus, file_systems
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, StorageError
 from bert_jax.storage import lease
 
 NAME = "unfinished"
@@ -121,7 +121,8 @@ def is_unfinished(corpus_dir: str) -> bool:
     """Returns whether a directory contains a corpus that `prepare` has not finished."""
     if corpus.exists(corpus_dir):
         return False
-    return os.path.exists(_state(corpus_dir)) or bool(corpus.shard_files(corpus_dir))
+    marks = _state(corpus_dir), os.path.join(shared(corpus_dir), MARK)
+    return any(map(storage.exists, marks)) or bool(corpus.shard_files(corpus_dir))
 
 
 def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
@@ -130,7 +131,7 @@ def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     scratch = _scratch_path(corpus_dir, state, scratch_dir)
     for path in {scratch, state, shared(corpus_dir)}:
         if _is_own(path, corpus_dir):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ConfigError, StorageError):
                 storage.remove_directory(path)
 
 
@@ -230,9 +231,11 @@ def _scratch(corpus_dir: str, state: str, scratch: str) -> str:
                 f"--scratch_dir={os.path.dirname(scratch)} is not writable ({error});"
                 " give a writable directory on a local disk"
             ) from None
-    mark = _mark(state)
-    if mark is None or mark != _mark(scratch):
-        mark = {"corpus": _identity(corpus_dir), "id": secrets.token_hex(8)}
+    mark, where = _mark(state), "" if scratch == state else scratch
+    if mark is None or mark != _mark(scratch) or mark.get("scratch") != where:
+        # The path is only compared: work in another directory is for other shards.
+        mark = {"corpus": _identity(corpus_dir), "scratch": where}
+        mark["id"] = secrets.token_hex(8)
         for name in storage.names(state):
             if os.path.isdir(stage := os.path.join(state, name)):
                 shutil.rmtree(stage)

@@ -56,7 +56,7 @@ class Examples(abc.ABC):
     ) -> tuple[list[str], list[str]] | None:
         """Returns the labelled and the predicted class of every example or word.
 
-        The result is None without labels, or if they are no single classes.
+        The result is None without labels, or if they are not single classes.
         """
         return None
 

@@ -165,7 +165,8 @@ def contrastive(
 
     Args:
       unit_B2D: float32 embeddings of length 1.
-      batch: float32[B] weights. Texts of weight 0 are no classes.
+      batch: float32[B] weights. Texts of weight 0 do not count as
+        classes.
       temperature: the temperature.
     """
     second_BD = jax.reshard(unit_B2D[:, 1], jax.P())  # of all devices

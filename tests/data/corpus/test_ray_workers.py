@@ -17,6 +17,7 @@ from tests.commands import run, small_run, start, write_text
 from tests.corpora import changed, files, make_config, make_documents, write_documents
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
+ray = pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,10 @@ def crash(item):
     return 1 / item
 
 
+def need_a_package(item):
+    import no_such_package  # noqa: F401
+
+
 def die(item):
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -120,6 +125,7 @@ def test_the_task_of_a_killed_process_is_repeated(cluster, mark, tmp_path):
     [
         (fail, CorruptError, "^0 is corrupt$"),
         (crash, ZeroDivisionError, "return 1 / item"),  # with its traceback
+        (need_a_package, ConfigError, "lacks a package .*no_such_package.*; install"),
         (die, ConfigError, "^a task failed 1 times because .*completed work is kept"),
     ],
 )
@@ -130,6 +136,24 @@ def test_a_task_that_fails_ends_the_work(
     with ray_workers.connected(cluster.address, None, mark) as run_tasks:
         with pytest.raises(kind, match=message):
             list(run_tasks(made, (task,), [0, 0]))
+
+
+def test_another_error_of_ray_is_one_line(monkeypatch):
+    def get(_):
+        raise ray.exceptions.OutOfDiskError("the disk of a node is full")
+
+    monkeypatch.setattr(ray_workers.ray, "get", get)
+    with pytest.raises(ConfigError, match="^Ray cannot run a task: .*disk"):
+        ray_workers._result(None)
+
+
+def test_a_cluster_with_a_token_needs_one(tmp_path):
+    write_text(tmp_path / "documents.txt")
+    arguments = [x for x in small_run(tmp_path) if x.startswith("--config")]
+    environment = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
+    result = run("bert_jax.prepare", *arguments, "--ray=auto", **environment)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "--ray=auto cannot be used" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "127.0.0.1:x"])

@@ -306,7 +306,7 @@ def test_work_in_two_scratch_directories_is_not_mixed(corpus_dir, tmp_path):
     leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=first)
     leave(corpus_dir, {}, "run-1", shards=[SHARD], scratch_dir=second)
     leave(corpus_dir, {}, "run-2", shards=[SHARD])
-    for scratch_dir in (first, None, second, None):
+    for scratch_dir in (first, None, first, second, None, second):
         with work_directory.opened(corpus_dir, scratch_dir) as work:
             add(corpus_dir, work, {})
             assert own_files(work) == []
