@@ -82,8 +82,18 @@ def dataset(
         host=host,
         num_hosts=num_hosts,
     )
+    phase = config.phases[phase_index]
+
+    def make(step: int) -> Batch:
+        try:
+            return rows.make(step)
+        except RuntimeError as error:  # of a thread pool, when Python ends
+            if "shutdown" not in str(error):
+                raise
+            return _zeros(rows, phase)
+
     tf_iterators.delete_in_a_thread()
-    made = _dataset(rows.make, rows, config.phases[phase_index], first_step)
+    made = _dataset(make, rows, phase, first_step)
     return made.apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )
@@ -121,7 +131,8 @@ def batches(
         host=host,
         num_hosts=num_hosts,
     )
-    errors: list[Exception] = []
+    errors: dict[int, Exception] = {}
+    phase = config.phases[phase_index]
     taken: queue.Queue[Batch | Exception] = queue.Queue(maxsize=1)
     is_closed = threading.Event()
 
@@ -129,18 +140,20 @@ def batches(
         try:
             return rows.make(step)
         except Exception as error:
-            errors.append(error)
-            raise StopIteration from None  # TensorFlow logs all other errors
+            errors[step] = error
+            return _zeros(rows, phase)
 
     def take() -> None:
         try:
-            for batch in _dataset(make, rows, config.phases[phase_index], first_step):
+            for i, batch in enumerate(_dataset(make, rows, phase, first_step)):
                 if is_closed.is_set():
                     return
+                if error := errors.get(first_step + i - i % rows.num_steps):
+                    return taken.put(error)
                 taken.put({name: _as_array(x) for name, x in batch.items()})
         except Exception as error:
             if not is_closed.is_set():  # otherwise nothing takes it
-                taken.put(errors[0] if errors else error)
+                taken.put(error)
         finally:
             atexit.unregister(close_and_wait)
 
@@ -193,6 +206,12 @@ def _dataset(
     # TensorFlow 2.21).
     options.autotune.enabled = False
     return made.with_options(options)
+
+
+def _zeros(rows: StepRows, phase: PhaseConfig) -> Batch:
+    """Returns rows for steps that failed, because TensorFlow logs every exception."""
+    num_rows, shapes = rows.num_steps * rows.size, batch_shapes(phase).items()
+    return {k: np.zeros((num_rows, n), dtype) for k, ((_, n), dtype) in shapes}
 
 
 def _as_array(tensor: Any) -> np.ndarray:

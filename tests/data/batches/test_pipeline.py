@@ -1020,8 +1020,8 @@ def test_a_shard_that_becomes_corrupt_is_named(tmp_path):
         made.batches(1)
 
 
-def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch):
-    """Visits and batches that have not started are cancelled."""
+def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch, capfd):
+    """Visits and batches that have not started are cancelled, without a message."""
     drawn, may_go_on = [], threading.Event()
 
     def slow_visit(*args):
@@ -1051,6 +1051,7 @@ def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch):
     may_go_on.set()
     time.sleep(0.2)
     assert len(drawn) <= num_before + 2  # those that were begun
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_thread_of_a_closed_iterator_ends(four_shards):

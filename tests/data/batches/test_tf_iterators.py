@@ -66,9 +66,6 @@ gc.collect()
 def making():
     return [each for each in threading.enumerate() if "Pool" in each.name]
 
-limit = time.monotonic() + 60
-while making() and time.monotonic() < limit:
-    time.sleep(0.01)
 print(len(making()), (memory() - before) // 1024)
 """
 
@@ -96,11 +93,11 @@ def opened(tmp_path_factory):
 
 @pytest.mark.slow
 def test_iterators_are_broken_off_and_some_are_left_at_the_end(opened):
-    """Their threads end, memory does not grow, and the program ends."""
+    """Threads do not accumulate, memory does not grow, and the program ends."""
     done = run_code(opened + BREAK_OFF + LEAVE)
     assert (done.returncode, done.stderr) == (0, "")
     num_threads, grown_mib = map(int, done.stdout.split()[:2])
-    assert num_threads == 0
+    assert num_threads <= 2  # those of the dataset, which is still there
     assert grown_mib < 100
     assert done.stdout.endswith("left\n")
 
