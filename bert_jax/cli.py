@@ -131,11 +131,12 @@ def _message(error: Exception) -> str | None:
         return overrides.unknown_flag(error.flagname, own, _config)
     if isinstance(error, ConfigError | StorageError | flags.Error):
         return str(error)
+    if storage.is_full_disk(error):
+        path = getattr(error, "filename", None)
+        where = f" for {path}" if path else f" ({error})"
+        return f"no space left on the disk{where}; free some and rerun the command"
     if not isinstance(error, OSError):
         return None
-    if error.errno in storage.FULL_DISK:
-        where = f" for {error.filename}" if error.filename else ""
-        return f"no space left on the disk{where}; free some and rerun the command"
     if error.errno in storage.USERS_ERRORS and error.filename:
         return f"{error.filename}: {error.strerror}; give another path"
     return None

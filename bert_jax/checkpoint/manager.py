@@ -323,8 +323,7 @@ class Checkpoints:
                 yield
         except Exception as error:
             number = storage.error_number(error)
-            is_full = number in storage.FULL_DISK or "No space left" in str(error)
-            if not is_full:
+            if not storage.is_full_disk(error):
                 raise
             message = integrity.no_space_message(
                 self.workdir,

@@ -26,9 +26,9 @@ from bert_jax.storage.paths import parse_path
 from bert_jax.storage.reader import Reader, read_ranges
 from bert_jax.storage.retries import (
     ATTEMPTS,
-    FULL_DISK,
     USERS_ERRORS,
     error_number,
+    is_full_disk,
     is_transient,
     raise_storage_errors,
     with_retries,
@@ -36,12 +36,12 @@ from bert_jax.storage.retries import (
 
 __all__ = [
     "ATTEMPTS",
-    "FULL_DISK",
     "USERS_ERRORS",
     "Reader",
     "acquire",
     "error_number",
     "file_system",
+    "is_full_disk",
     "is_remote",
     "is_transient",
     "open_own",

@@ -38,7 +38,6 @@ TRANSIENT = {
     errno.EHOSTDOWN,
     errno.EHOSTUNREACH,
 }
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 # The path is invalid, or this user may not read or write it.
 USERS_ERRORS = (
     errno.ENAMETOOLONG,
@@ -115,6 +114,13 @@ def error_number(error: BaseException) -> int | None:
     # TensorStore raises ValueError("NOT_FOUND: ... [os_error_code='2'] ...").
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return int(found[1]) if found else None
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Returns whether a disk or a quota is full, by errors of C++ and Rust as well."""
+    if error_number(error) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return bool(re.search(r"No space left on device|\(os error 28\)", str(error)))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.commands import ENV, run, small_run, write_text
+from tests.commands import ENV, run, run_well, small_run, write_text
 
 pytestmark = pytest.mark.slow
 # In a new namespace, any user may mount a small disk.
@@ -55,6 +55,41 @@ def test_a_full_disk_keeps_checkpoints_and_the_run_resumes_with_space(tmp_path):
     assert "Traceback" not in result.stderr
     assert "verified" in after and "CORRUPT" not in after
     assert f"resuming at step {step - 20}" in after and "Trained to step 60" in after
+
+
+PREPARE_AND_EXPORT = """
+disk=$1 python=$2 run=$3; shift 3
+mount -t tmpfs -o size=100k tmpfs "$disk"
+try() { code=0; "$python" -m "$@" || code=$?; echo "code: $code"; }
+try bert_jax.prepare "$@" --config.data.corpus_dir="$disk/corpus"
+rm -rf "$disk/corpus"
+try bert_jax.export --workdir="$run" --output="$disk/exported"
+mount -o remount,size=50m "$disk"
+try bert_jax.prepare "$@" --config.data.corpus_dir="$disk/corpus"
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting a small disk is not allowed here")
+def test_prepare_and_export_on_a_full_disk_end_with_one_line(tmp_path):
+    write_text(tmp_path / "documents.txt", num_documents=2000)
+    (tmp_path / "disk").mkdir()
+    arguments = small_run(tmp_path)
+    run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
+    command = [*UNSHARE, PREPARE_AND_EXPORT, "", str(tmp_path / "disk"), sys.executable]
+    config = [x for x in arguments if "corpus_dir" not in x]
+    result = subprocess.run(
+        [*command, str(tmp_path / "run"), *config],
+        env=ENV,
+        capture_output=True,
+        text=True,
+    )
+    codes = [line for line in result.stdout.splitlines() if line.startswith("code: ")]
+    assert codes == ["code: 2", "code: 2", "code: 0"], result.stdout + result.stderr
+    errors = [x for x in result.stderr.splitlines() if not x.startswith("W0000")]
+    assert len(errors) == 2, result.stderr
+    for line in errors:
+        assert line.startswith("error: no space left on the disk")
+        assert line.endswith("; free some and rerun the command")
 
 
 def test_an_interrupted_run_whose_save_fails_reports_the_failure(tmp_path):
