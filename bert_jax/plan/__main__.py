@@ -27,7 +27,7 @@ from bert_jax.loading import completion
 from bert_jax.plan.choices import Plan, Row
 from bert_jax.preflight import checks
 
-UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+UNITS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 CORPUS_FLAG = "--config.data.corpus_dir"
 WIDTHS = 14, 31, 53  # of the columns
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def parse_bytes(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)B?", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMGT]?)B?", text)
     if not match or not float(match[1]):
         raise ConfigError(
             f"--text_bytes={text} is not a size; give bytes, or kB, MB, GB or TB as in"

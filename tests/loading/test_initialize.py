@@ -90,7 +90,11 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     ("init_from", "changes", "message"),
     [
         ("./nothing", {}, "config.init_from='./nothing' does not exist; use"),
-        slow("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
+        slow(
+            "~nouser/model",
+            {},
+            "config.init_from='~nouser/model': there is no such user",
+        ),
         slow(
             "RUN",
             {"tokenizer.vocab_size": 5},

@@ -130,6 +130,7 @@ def _prepare(
         if found is None:
             record = os.path.join(work, HUB_COMMITS)
             found = input_files.find(config.data.sources, record)
+        _check_apart(directory, found)
         sources.prepare(config.data.sources)
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
@@ -197,6 +198,16 @@ def _resume_hint(work: str) -> Iterator[None]:
             f"{error} (finished work is kept in {work}: correct this and rerun the same"
             " command to resume)"
         ) from None
+
+
+def _check_apart(directory: str, found: Sources) -> None:
+    """Raises ConfigError if the corpus would become a part of its own text."""
+    for path in (file.path for source in found for file in source.files):
+        if storage.absolute(os.path.dirname(path)) == storage.absolute(directory):
+            raise ConfigError(
+                f"config.data.corpus_dir={directory!r} contains {path}, a file of"
+                " config.data.sources; give another directory, for the corpus alone"
+            )
 
 
 def find_corpus(

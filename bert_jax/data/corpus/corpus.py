@@ -379,7 +379,7 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
             was = f"{made_with.get(key)!r}"
         raise ConfigError(
             f"config.{key}={value!r}, but the corpus in {config.data.corpus_dir!r} was"
-            f" prepared with {was}; {_REMEDY}"
+            f" prepared with {was}; use that value, or {_REMEDY}"
         )
 
 

@@ -284,7 +284,10 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
             yield from _lines_starting_in(part, file)
     except OSError as error:
         if error.strerror:
-            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+            raise ConfigError(
+                f"{path} cannot be read ({error.strerror}); check its path"
+                " and permissions"
+            ) from None
         raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, error) from None

@@ -110,7 +110,10 @@ def _opened(path: str, column: str) -> Iterator[tuple[Any, list[str]]]:
             yield file, _path_in_schema(file.schema_arrow, column, path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.strerror:
-            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+            raise ConfigError(
+                f"{path} cannot be read ({error.strerror}); check its path"
+                " and permissions"
+            ) from None
         raise ConfigError(
             f"{path} is corrupt or not Parquet ({_first_line(error)}); copy the file"
             " again"

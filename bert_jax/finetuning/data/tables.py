@@ -132,7 +132,7 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
     if not separator or kind not in _READERS:
         raise ConfigError(
             f"{spec!r} is not a spec of labelled data; it must begin with one of"
-            f" {', '.join(f'{name}:' for name in _READERS)} as in tsv:train.tsv"
+            f" {', '.join(f'{name}:' for name in _READERS)} as in csv:train.csv"
         )
     table = _READERS[kind](spec, argument, header)
     if not any(table.columns.values()):

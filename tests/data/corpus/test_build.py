@@ -216,6 +216,16 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
 
 
+def test_a_corpus_among_its_own_text_is_an_error(source):
+    config, _ = source
+    directory = os.path.dirname(config.data.sources[0].partition(":")[2])
+    before = files(directory)
+    config = changed(config, "data", corpus_dir=f"{directory}/.")
+    with pytest.raises(ConfigError, match="^config.data.corpus_dir=.* contains /.*"):
+        build.prepare(config)
+    assert files(directory) == before
+
+
 def test_preparing_an_existing_corpus_does_nothing(source, capsys):
     config, _ = source
     first = build.prepare(config)
