@@ -428,7 +428,7 @@ def test_wrong_flags_are_one_line(source):
         ("--seeds=a", "--seeds=a must be integers separated by commas"),
         ("--model=", "--model is missing"),
         ("--model=/nowhere", "--model=/nowhere is not a directory"),
-        ("--model=~nouser/x", "--model='~nouser/x' is not a path"),
+        ("--model=~nouser/x", "--model='~nouser/x': there is no such user"),
         ("--seeds=1,0,1", "contain a run twice (lr0.003_seed1)"),
     ):
         result = run("bert_jax.finetune", *command(directory), flag)
