@@ -129,6 +129,8 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, flags.UnrecognizedFlagError):
         own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
         return overrides.unknown_flag(error.flagname, own, _config)
+    if isinstance(error, flags.Error) and "Missing value" in str(error):
+        return f"{error}; write {str(error).split()[-1]}=VALUE, see --help"
     if isinstance(error, ConfigError | StorageError | flags.Error):
         return str(error)
     if storage.is_full_disk(error):

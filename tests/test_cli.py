@@ -177,11 +177,17 @@ def test_a_file_of_the_user_takes_precedence_over_a_shipped_config(
     ("arguments", "message"),
     [
         slow([], "--config is missing"),
+        (["--config"], "Missing value for flag --config; write --config=VALUE, see"),
+        (
+            ["--config=tiny", "--config.data.corpus_dir=README.md"],
+            "config.data.corpus_dir='README.md' is a file; give a directory",
+        ),
         (["--workers=0"], "--workers=0 is invalid: it must be a positive integer"),
         slow(["--workers=many"], "--workers=many is invalid: it must be a positive in"),
     ],
 )
 def test_a_mistake_of_prepare_is_one_line(arguments, message):
+    pathlib.Path("README.md").touch()
     result = run("bert_jax.prepare", *arguments)
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1

@@ -107,6 +107,10 @@ def _prepare(
     cluster: workers.Executor | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
+    if not storage.is_remote(directory) and os.path.isfile(directory):
+        raise ConfigError(
+            f"config.data.corpus_dir={directory!r} is a file; give a directory"
+        )
     if config.data.stream:
         units.check(config.data.sources)
     if config.init_from and not (tokenizer or config.tokenizer.vocab_file):

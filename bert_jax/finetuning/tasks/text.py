@@ -5,6 +5,7 @@ Shapes: N example, B example of the batch, C class.
 
 import abc
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -25,6 +26,8 @@ from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 from bert_jax.training.losses import weighted_cross_entropy
 
+# More names of classes that are decimals are scores.
+MAX_DECIMALS, _DECIMAL = 10, re.compile(r"-?\d*\.\d+")
 ARCHITECTURE = "BertForSequenceClassification"
 TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 # Indexed by the number of texts that a model was fine-tuned on; 0 means unknown.
@@ -152,6 +155,12 @@ class Classification(TextTask):
             raise ConfigError(
                 f"{table.spec} has {column}={names[0]!r} in all examples;"
                 " classification needs examples of at least two classes"
+            )
+        if len(names) > MAX_DECIMALS and all(map(_DECIMAL.fullmatch, names)):
+            raise ConfigError(
+                f"{table.spec} has {len(names)} different numbers in {column}, such as"
+                f" {names[0]}; for scores set config.task.kind='regression', or list"
+                " the classes in config.task.labels"
             )
         return names
 

@@ -66,6 +66,7 @@ def test_class_names_are_those_of_the_training_set():
     "values, message",
     [
         (["a", "a"], "^tsv:a has c='a' in all examples"),
+        ([f"0.{i}" for i in range(11)], "has 11 different numbers in c, such as 0.0;"),
         (["a", ["b"]], r"^tsv:a, example 2, has the label \['b'\], .*=multi_label$"),
         (["a", None, "b"], "^tsv:a, example 2, has c='', as 1 of 3 examples;"),
         (["a", "b", " "], "example 3, has c='', "),
