@@ -126,10 +126,13 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
             [f"--model={tmp_path}", f"--input={tmp_path / 'results.jsonl'}"],
             "is the input file; give another file",
         ),
-        ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
+        (
+            [*asked, "--max_query_length=29"],
+            "=29 leaves no room for a paragraph in rows of 32",
+        ),
         (
             [*asked, "--max_query_length=9", "--stride=21"],
-            "stride=21 leaves gaps between windows of 20 tokens",
+            "stride=21 leaves gaps between windows: rows of 32 hold 20 tokens",
         ),
     ):
         output = tmp_path / "results.jsonl"

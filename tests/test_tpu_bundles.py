@@ -1,7 +1,6 @@
 """Reading of libtpu's final schedules, one written by hand and a real one."""
 
 import argparse
-import json
 
 import pytest
 
@@ -106,25 +105,6 @@ def test_missing_schedules_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="wrote no schedules"):
         chip = chips.chip_of("TPU v5 lite")
         tpu_bundles.operations(CompiledProgram(HLO), str(tmp_path), chip)
-
-
-def attention_row(*arguments):
-    found = run_anew("benchmarks.tpu_attention", *arguments)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout)
-
-
-@pytest.mark.libtpu
-def test_the_attention_kernels_take_fewer_cycles_than_the_einsums():
-    row = attention_row()
-    assert 0 < row["value"] < 0.9 * row["peer_value"]
-
-
-@pytest.mark.libtpu
-@pytest.mark.parametrize("head_dim", [32, 128])
-def test_the_attention_kernels_compile_for_other_sizes_of_heads(head_dim):
-    row = attention_row("--batch=1", "--hidden=128", f"--head_dim={head_dim}")
-    assert row["bundles"] > 0 and row["peer_bundles"] > 0
 
 
 @pytest.mark.slow

@@ -1,9 +1,15 @@
 """The attention kernels, emulated on the CPU, against the einsums."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.config import MeshConfig
+from bert_jax.distributed import chips, sharding
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.model.dropout import Seed, row_indices
 from bert_jax.model.kernels import attention_tpu
 from tests.conftest import slow
@@ -18,6 +24,8 @@ from tests.model.attention_inputs import (
     masked,
     with_gradients,
 )
+
+ONE = MeshConfig(data=1, fsdp=1, tensor=1, shard_optimizer=False)
 
 
 def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
@@ -77,3 +85,27 @@ def test_rows_are_dropped_independently():
     assert not np.array_equal(found[0], found[1])
     other = by_kernel(q, k, v, ids, Seed(jnp.asarray(SEED + 1), rows))
     assert not np.array_equal(found, other)
+
+
+@pytest.mark.libtpu
+@pytest.mark.parametrize("head_dim", attention_tpu.HEAD_DIMS)
+def test_the_compiler_of_tpus_accepts_the_kernels(head_dim):
+    mesh = mesh_lib.make_mesh(ONE, chips.devices("v5e:2x2")[:1])
+
+    def both(q, k, v, ids, words):
+        options = attention_tpu.Options(head_dim, 0.1)
+        attend = functools.partial(attention_tpu.attend, options=options)
+        rest = ids, ids, Seed(words, row_indices(1))
+        context, vjp = jax.vjp(lambda *x: attend(*x, *rest), q, k, v)
+        return context, vjp(context)
+
+    def array(shape, dtype, *dims):
+        layout = jax.NamedSharding(mesh, sharding.spec(*dims))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=layout)
+
+    x = array((1, T, 128), jnp.bfloat16, "batch", "seq", "heads")
+    ids = array((1, T), jnp.int32, "batch", "seq")
+    words = array((2,), jnp.uint32, "replicated")
+    with jax.set_mesh(mesh):
+        text = jax.jit(both).lower(x, x, x, ids, words).compile().as_text()
+    assert text.count("tpu_custom_call") >= 2  # forward and backward
