@@ -72,7 +72,8 @@ def run(directory):
 
     The heads of pretraining, which the model lacks, are initialized randomly.
     """
-    tokenizer = model_lib.read_encoder(str(directory)).tokenizer
+    source = initialize.describe(str(directory))
+    tokenizer = initialize.parse_tokenizer(source, make_config().tokenizer)
     config, weights = initialized_from(directory, tokenizer)
     assert any("missing, initialized randomly" in note for note in weights.notes)
     _, params = bert_lib.build(config.model, len(tokenizer.vocab), jax.random.key(0))

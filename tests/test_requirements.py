@@ -76,7 +76,7 @@ def test_every_locked_package_has_digests_and_no_address():
 def test_pip_accepts_the_digests_of_all_packages():
     result = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
-        + ["--quiet", "--require-hashes", "-r", "requirements.lock"],
+        + ["--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")],
         capture_output=True,
         text=True,
     )
