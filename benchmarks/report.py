@@ -1,4 +1,4 @@
-"""Makes the tables and charts of the documentation from benchmarks/results.
+"""Writes tables and charts from benchmarks/results into the documentation.
 
 docs/generate.py writes them into the pages.
 """

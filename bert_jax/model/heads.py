@@ -48,7 +48,7 @@ class Outputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HeadType:
-    """What the heads of a kind of task have in common.
+    """The name, class and format of the heads of one kind of task.
 
     Attributes:
       kind: the kind of task, a value of config.task.kind.

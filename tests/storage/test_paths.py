@@ -21,7 +21,7 @@ from tests.commands import ROOT, run_code
 from tests.conftest import make_config
 from tests.probes import tasks
 
-HOME = str(pathlib.Path.home())
+HOME, ROOTS_HOME = (str(pathlib.Path(x).expanduser()) for x in ("~", "~root"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ HOME = str(pathlib.Path.home())
         ("-", "-"),
         ("~", HOME),
         ("~/runs/a", f"{HOME}/runs/a"),
-        ("~root/a", "/root/a"),
+        ("~root/a", f"{ROOTS_HOME}/a"),
         ("gs://b", "gs://b"),
         ("gs://b/r/", "gs://b/r"),
         ("gcs://b/r", "gs://b/r"),
@@ -194,4 +194,4 @@ def test_flags_of_paths_are_normal_when_a_command_reads_them():
         sys.argv = ["command", "--output=~root/a/"]
         cli.run(lambda: print(flag.value), "")
     """
-    assert run_code(program).stdout == "/root/a\n"
+    assert run_code(program).stdout == f"{ROOTS_HOME}/a\n"

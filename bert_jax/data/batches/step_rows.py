@@ -1,4 +1,4 @@
-"""Makes the rows of any step, from visits to shards that are drawn ahead.
+"""Builds the rows of a step from visits to shards, which are drawn ahead.
 
 Shapes: B row of a batch, T token, P masked position, K sentence pair in a row.
 """
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 class StepRows:
-    """Makes a host's rows of any step of a phase.
+    """Builds a host's rows of any step of a phase.
 
     Threads may call it at the same time. It keeps the visits of the latest calls and
     draws the following ones ahead, so that calls in the order of the steps draw each

@@ -107,24 +107,7 @@ def _prepare(
     cluster: workers.Executor | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
-    if not storage.is_remote(directory) and os.path.isfile(directory):
-        raise ConfigError(
-            f"config.data.corpus_dir={directory!r} is a file; give a directory"
-        )
-    if config.data.stream:
-        units.check(config.data.sources)
-    if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
-        raise ConfigError(
-            f"config.data.corpus_dir={directory!r} contains no corpus; restore the one"
-            " of this run, or prepare it again with: python -m bert_jax.prepare"
-            f" {cli.config_arguments()}"
-        )
-    if tokenizer and (size := len(tokenizer.vocab)) != config.tokenizer.vocab_size:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size} must be {size}"
-        )
-    if config.tokenizer.vocab_file:
-        tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
+    _check_config(config, tokenizer)
     start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     run = cluster or functools.partial(workers.run, num_workers=num_workers)
@@ -175,19 +158,51 @@ def _prepare(
         )
     work_directory.remove(directory, scratch_dir)
     made = corpus.read(config)
+    _report(config, made, plan.counts, time.monotonic() - start)
+    return made
+
+
+def _check_config(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None
+) -> None:
+    """Raises ConfigError if no corpus can be prepared with a config."""
+    directory = config.data.corpus_dir
+    if not storage.is_remote(directory) and os.path.isfile(directory):
+        raise ConfigError(
+            f"config.data.corpus_dir={directory!r} is a file; give a directory"
+        )
+    if config.data.stream:
+        units.check(config.data.sources)
+    if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
+        raise ConfigError(
+            f"config.data.corpus_dir={directory!r} contains no corpus; restore the one"
+            " of this run, or prepare it again with: python -m bert_jax.prepare"
+            f" {cli.config_arguments()}"
+        )
+    if tokenizer and (size := len(tokenizer.vocab)) != config.tokenizer.vocab_size:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size} must be {size}"
+        )
+    if config.tokenizer.vocab_file:
+        tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
+
+
+def _report(
+    config: ExperimentConfig, made: corpus.Corpus, counts: Any, seconds: float
+) -> None:
+    """Prints the sizes of a new corpus, and its share of [UNK]."""
     train, validation = made.shards["train"], made.shards["validation"]
     print(
         f"{'index' if config.data.stream else 'corpus'}:"
         f" {sum(s.num_documents for s in train):,} documents,"
         f" {sum(s.num_tokens for s in train):,} tokens to train on,"
         f" {sum(s.num_tokens for s in validation):,} held out,"
-        f" {time.monotonic() - start:.0f} s -> {directory}",
+        f" {seconds:.0f} s -> {config.data.corpus_dir}",
         flush=True,
     )
-    shares = unknown_tokens.shares(plan.counts, len(config.data.sources))
+    shares = unknown_tokens.shares(counts, len(config.data.sources))
     for line in unknown_tokens.report(config, shares):
         print(line, flush=True)
-    return made
 
 
 @contextlib.contextmanager

@@ -8,9 +8,7 @@ from typing import Any
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, lines
-from bert_jax.data.sources.document import Document, assemble
 from bert_jax.data.sources.kind import DivisibleSource, InputFile
-from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # The maximum ratio of the length of a JSON line to the length of its text: escapes and
@@ -42,27 +40,10 @@ class JsonLines(DivisibleSource):
             start = file.num_bytes * i // number
             yield start, file.num_bytes * (i + 1) // number
 
-    def read_part(
-        self,
-        path: str,
-        part: lines.Part,
-        data_config: DataConfig,
-        counts: collections.Counter[str],
-    ) -> Iterator[Document]:
-        stream = _texts(path, self.field, data_config, counts, part)
-        yield from assemble(stream, path, data_config, counts)
-
-
-def _texts(
-    path: str,
-    field: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    part: lines.Part,
-) -> Stream:
-    for where, found in objects(path, data_config, counts, part):
-        yield from text_of(found, field, where, counts).splitlines()
-        yield None
+    def stream(self, path, part, data_config, counts):
+        for where, found in objects(path, data_config, counts, part):
+            yield from text_of(found, self.field, where, counts).splitlines()
+            yield None
 
 
 def objects(

@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple
 from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, lines
-from bert_jax.data.sources.document import Document
+from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
@@ -36,7 +37,7 @@ class InputFile(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What identifies the text of a source.
+    """The files or the version that identify the text of a source.
 
     Attributes:
       files: sorted by path; empty for a dataset.
@@ -173,6 +174,15 @@ class DivisibleSource(FileSource):
     """A source of files that can be read in parts; overrides `parts`."""
 
     @abc.abstractmethod
+    def stream(
+        self,
+        path: str,
+        part: lines.Part,
+        data_config: DataConfig,
+        counts: collections.Counter[str],
+    ) -> Stream:
+        """Yields the lines of a part of a file, and None after each document."""
+
     def read_part(
         self,
         path: str,
@@ -181,6 +191,8 @@ class DivisibleSource(FileSource):
         counts: collections.Counter[str],
     ) -> Iterator[Document]:
         """Yields the documents of a part of a file; see `sources.documents`."""
+        stream = self.stream(path, part, data_config, counts)
+        yield from assemble(stream, path, data_config, counts)
 
     def read(
         self, path: str, data_config: DataConfig, counts: collections.Counter[str]

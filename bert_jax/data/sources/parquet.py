@@ -1,16 +1,12 @@
 """Reads documents from a text column of Parquet files, row group by row group."""
 
-import collections
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.document import Document, assemble
 from bert_jax.data.sources.kind import DivisibleSource, InputFile, ranges
-from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # Rows decoded at a time: few enough that long documents fit into memory.
@@ -48,31 +44,14 @@ class Parquet(DivisibleSource):
             ]
         yield from ranges(sizes, max_bytes)
 
-    def read_part(
-        self,
-        path: str,
-        part: lines.Part,
-        data_config: DataConfig,
-        counts: collections.Counter[str],
-    ) -> Iterator[Document]:
-        stream = _stream(path, self.field, data_config, counts, part)
-        yield from assemble(stream, path, data_config, counts)
-
-
-def _stream(
-    path: str,
-    column: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    part: lines.Part,
-) -> Stream:
-    for number, data in _values(path, column, part):
-        if data is not None:
-            text = data.decode("utf-8", "surrogateescape")
-            where = f"{path}:{number}"
-            text = lines.repair(text, where, data_config.invalid_utf8, counts)
-            yield from text.splitlines()
-        yield None
+    def stream(self, path, part, data_config, counts):
+        for number, data in _values(path, self.field, part):
+            if data is not None:
+                text = data.decode("utf-8", "surrogateescape")
+                where = f"{path}:{number}"
+                text = lines.repair(text, where, data_config.invalid_utf8, counts)
+                yield from text.splitlines()
+            yield None
 
 
 def _values(

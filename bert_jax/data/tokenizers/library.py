@@ -236,7 +236,7 @@ def bert(
 
 
 def add_special_tokens(tokenizer: tokenizers.Tokenizer) -> None:
-    """Makes BERT's tokens special, and adds [CLS] and [SEP] to rows."""
+    """Registers BERT's special tokens, and adds [CLS] and [SEP] to rows."""
     ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
     # The library would add a token that the vocabulary lacks, with a new id.
     tokenizer.add_special_tokens([t for t in ids if ids[t] is not None])

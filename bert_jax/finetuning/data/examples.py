@@ -33,7 +33,7 @@ class Examples(abc.ABC):
     @property
     @abc.abstractmethod
     def is_labelled(self) -> bool:
-        """Whether the examples have labels."""
+        """Returns whether the examples have labels."""
 
     @abc.abstractmethod
     def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ FORMS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
-    """What the kinds of tasks on texts have in common."""
+    """Base class of the tasks that classify or score texts."""
 
     kind: str  # what to predict
     text: TextColumns  # one text column, or two for text pairs
