@@ -94,7 +94,8 @@ def dataset(
 
     tf_iterators.delete_in_a_thread()
     made = _dataset(make, rows, phase, first_step)
-    return made.apply(
+    # Unlike `unbatch`, `rebatch` does not copy aligned rows.
+    return made.rebatch(rows.size, drop_remainder=True).apply(
         tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     )
 
@@ -148,7 +149,7 @@ def batches(
             for i, batch in enumerate(_dataset(make, rows, phase, first_step)):
                 if is_closed.is_set():
                     return
-                if error := errors.get(first_step + i - i % rows.num_steps):
+                if error := errors.get(first_step + i * rows.num_steps):
                     return taken.put(error)
                 taken.put({name: _as_array(x) for name, x in batch.items()})
         except Exception as error:
@@ -175,7 +176,8 @@ def batches(
             batch = taken.get()
             if isinstance(batch, Exception):
                 raise batch
-            yield batch
+            for i in range(0, rows.num_steps * rows.size, rows.size):
+                yield {name: x[i : i + rows.size] for name, x in batch.items()}
     finally:
         if not is_closed.is_set():  # otherwise the program has ended
             close()
@@ -199,8 +201,7 @@ def _dataset(
 
     steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max, rows.num_steps)
     made = steps.map(tensors, num_parallel_calls=NUM_THREADS, deterministic=True)
-    # Unlike `unbatch`, `rebatch` does not copy aligned rows.
-    made = made.prefetch(NUM_AHEAD).rebatch(rows.size, drop_remainder=True)
+    made = made.prefetch(NUM_AHEAD)
     options = tf.data.Options()
     # Its thread sleeps for up to a minute and cannot be woken to end (seen with
     # TensorFlow 2.21).
