@@ -117,6 +117,9 @@ def run_with_rest(
         if (message := _message(error)) is None:
             stopping.stop_after(error)
             raise
+        own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+        given = {flag.name: flag.value for flag in own if flag.name != "config"}
+        message = overrides.with_key(message, given, _config)
         fail(message, getattr(error, "exit_code", EXIT_USAGE))
 
 

@@ -80,6 +80,25 @@ def unknown_flag(
     return f"--{name} is not a flag; {remedy}"
 
 
+def with_key(
+    message: str, flags: dict[str, Any], config: ml_collections.ConfigDict | None
+) -> str:
+    """Puts the flag or key that names a path before a message that begins with it."""
+    keys = values_of(config) if config else {}
+    for name, value in (
+        flags | {f"config.{key}": v for key, v in keys.items()}
+    ).items():
+        for spec in value if isinstance(value, tuple) else (value,):
+            # A path, or KIND:PATH, of which messages name the path alone.
+            for path in (
+                {spec, spec.rpartition(":")[2]} if isinstance(spec, str) else ()
+            ):
+                if path and re.match(rf"{re.escape(path.rstrip('/'))}[ :/,]", message):
+                    prefix = "" if name.startswith("config.") else "--"
+                    return f"{prefix}{name}={spec}: {message}"
+    return message
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Returns the most similar of the known names, or None if none is similar."""
     known = list(known)

@@ -16,6 +16,7 @@ of text and at most 5% of it changed. If the vocabulary stays the same, tokenize
 is kept.
 """
 
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 from absl import flags
@@ -38,6 +39,9 @@ def main() -> None:
         build.prepare(
             config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value or None
         )
+    except KeyboardInterrupt:
+        print("completed work is kept; rerun the command to resume", file=sys.stderr)
+        raise
     except BrokenProcessPool:
         raise ConfigError(
             "a worker process was killed, most likely because memory ran out; completed"

@@ -110,3 +110,28 @@ def test_numbers_and_other_types_are_left_as_they_are():
 def test_an_invalid_value_is_answered_with_the_type(argument, reason):
     assert reason in (found := overrides.expected(argument, tiny.get_config()))
     assert bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("message", "prefix"),
+    [
+        ("own/train.csv cannot be read", "config.data.train=own/train.csv"),
+        ("a/in.txt: Not a directory", "--input=a/in.txt"),
+        ("runs/a/config.json: Not a directory", "--workdir=runs/a/"),
+        ("own/train.csv.gz cannot be read", ""),
+        ("the vocabulary has no [MASK]", ""),
+    ],
+)
+def test_a_message_that_begins_with_a_path_names_its_key(message, prefix):
+    config = glue.get_config("sst2")
+    config.data.train = "own/train.csv"
+    flags = {"input": "a/in.txt", "workdir": "runs/a/", "steps": 3, "output": None}
+    found = overrides.with_key(message, flags, config)
+    assert found == (f"{prefix}: {message}" if prefix else message)
+
+
+def test_a_file_of_several_is_named_by_its_item():
+    config = tiny.get_config()
+    config.data.sources = ("text:a/*.txt", "jsonl#text:b.jsonl")
+    found = overrides.with_key("b.jsonl:7 is not JSON", {}, config)
+    assert found == "config.data.sources=jsonl#text:b.jsonl: b.jsonl:7 is not JSON"
