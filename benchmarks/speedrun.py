@@ -31,7 +31,7 @@ from absl import flags
 from benchmarks import rows, speedrun_tracks
 from benchmarks.speedrun_tracks import Track
 from bert_jax import cli
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, from_config_dict
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import writer
@@ -47,7 +47,8 @@ COUNTED = ("seconds_steps", "seconds_data")
 
 def main() -> None:
     (change,) = cli.require("change")
-    config, track = cli.load_config(_CONFIG), speedrun_tracks.TRACKS[_TRACK.value]
+    config = from_config_dict(cli.load_values(_CONFIG))
+    track = speedrun_tracks.TRACKS[_TRACK.value]
     speedrun_tracks.check_rules(config, track)
     workdir = Path(cli.local_directory("workdir", _WORKDIR.value))
     arguments = shlex.split(cli.config_arguments())

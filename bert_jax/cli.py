@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import ml_collections
 from absl import flags, logging
@@ -22,7 +22,6 @@ from ml_collections import config_flags
 
 import bert_jax
 from bert_jax import errors, overrides, storage
-from bert_jax.config import from_config_dict
 from bert_jax.distributed import devices, host_memory, preemption, stopping
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
@@ -33,7 +32,6 @@ from bert_jax.errors import (
     StorageError,
 )
 
-T = TypeVar("T")
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
 NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
 _directory = SHIPPED  # errors and --help list the configs in it
@@ -44,11 +42,7 @@ flags.disclaim_key_flags()  # --config is a flag of the command that defines it
 
 
 def define_config(directory: str = "") -> flags.FlagHolder:
-    """Defines --config=FILE, whose values --config.KEY=VALUE overrides.
-
-    Args:
-      directory: the directory in SHIPPED whose configs the command reads.
-    """
+    """Defines --config=FILE, one of `directory` in SHIPPED, and --config.KEY=VALUE."""
     global _directory
     _directory = SHIPPED / directory
     return flags.DEFINE_string(
@@ -66,30 +60,21 @@ def define_path(name: str, help: str) -> flags.FlagHolder:
     return flags.DEFINE_string(name, None, help)
 
 
-def run(main: Callable[[], None], doc: str | None, *, computes: bool = True) -> None:
+def run(
+    main: Callable[..., None],
+    doc: str | None,
+    *,
+    computes: bool = True,
+    takes_arguments: bool = False,
+) -> None:
     """Parses the flags, calls main, and exits with the exit code of its exception.
 
     Args:
       main: the command.
       doc: the first part of --help.
       computes: whether the command may compute on the CPU; False if it only compiles.
+      takes_arguments: whether main takes a list of arguments that are not flags.
     """
-
-    def without_arguments(rest: list[str]) -> None:
-        if rest:
-            raise ConfigError(f"unexpected argument {rest[0]!r}; {_as_flag(rest[0])}")
-        main()
-
-    run_with_rest(without_arguments, doc, computes=computes)
-
-
-def run_with_rest(
-    main: Callable[[list[str]], None],
-    doc: str | None,
-    *,
-    computes: bool = True,
-) -> None:
-    """Like `run`, but main takes the arguments that are not flags."""
     if computes and not devices.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
@@ -100,7 +85,14 @@ def run_with_rest(
         elif "--version" in sys.argv[1:]:
             print(f"bert_jax {bert_jax.__version__}", flush=True)
         else:
-            main(_parse(sys.argv))
+            rest = _parse(sys.argv)
+            if takes_arguments:
+                main(rest)
+            elif rest:
+                problem = f"unexpected argument {rest[0]!r}; {_as_flag(rest[0])}"
+                raise ConfigError(problem)
+            else:
+                main()
     except KeyboardInterrupt:  # nothing to save yet
         print("stopped", file=sys.stderr)
         sys.exit(bert_jax.EXIT_FORCED)
@@ -173,23 +165,8 @@ def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
     sys.exit(exit_code)
 
 
-def load_config(
-    holder: flags.FlagHolder, build: Callable[[Any], T] = from_config_dict
-) -> T:
-    """Builds the config from the values of --config.
-
-    Raises:
-      ConfigError: if --config is missing or invalid.
-    """
-    return build(load_values(holder))
-
-
 def load_values(holder: flags.FlagHolder) -> ml_collections.ConfigDict:
-    """Returns the values of --config and of the flags that override them.
-
-    Raises:
-      ConfigError: if --config is missing.
-    """
+    """Returns the values of --config and of the flags that override them."""
     if _config is None:
         raise ConfigError(
             f"--{holder.name} is missing; give a file or one of {_names()}"
@@ -203,11 +180,7 @@ def given_keys() -> frozenset[str]:
 
 
 def require(*names: str) -> list[str]:
-    """Returns the values of flags.
-
-    Raises:
-      ConfigError: if one is absent or empty.
-    """
+    """Returns the values of flags that may be neither absent nor empty."""
     values = []
     for name in names:
         flag = flags.FLAGS[name]
@@ -218,11 +191,7 @@ def require(*names: str) -> list[str]:
 
 
 def directory(flag: str, path: str) -> str:
-    """Returns the path of a directory flag, which may be the URL of one in a bucket.
-
-    Raises:
-      ConfigError: if it is empty or a file, or there is no package for the URL.
-    """
+    """Checks a directory flag, which may be the URL of one in a bucket."""
     if not path:
         raise ConfigError(f"--{flag}= is empty; give a directory")
     path = storage.parse_path(f"--{flag}", path)
@@ -242,7 +211,6 @@ def directory(flag: str, path: str) -> str:
 
 
 def local_directory(flag: str, path: str) -> str:
-    """Like `directory`, but raises ConfigError if the path is a URL."""
     if storage.is_remote(path):
         raise ConfigError(
             f"--{flag}={path} is not a local directory; give a local one, and copy it"
@@ -371,11 +339,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def output_file(flag: str, path: str, source: str = "") -> Path:
-    """Returns the path of a file to write: of the target, if it is a link.
-
-    Raises:
-      ConfigError: if it cannot be written, or is the file `source`, that of --input.
-    """
+    """Checks a file to write, other than `source`; returns the target of a link."""
     if storage.is_remote(path):
         raise ConfigError(
             f"--{flag}={path} is not a local file; give one, and copy it to the bucket"
@@ -383,11 +347,6 @@ def output_file(flag: str, path: str, source: str = "") -> Path:
     found = Path(os.path.realpath(path))
     if source and found == Path(os.path.realpath(source)):
         raise ConfigError(f"--{flag}={path} is the input file; give another file")
-    if not found.parent.is_dir():
-        raise ConfigError(
-            f"--{flag}={path} is in a directory that does not exist; create the"
-            " directory"
-        )
     if found.exists() and not found.is_file():
         kind = "directory" if found.is_dir() else "device"
         raise ConfigError(f"--{flag}={path} is a {kind}; give a file")
@@ -403,11 +362,9 @@ def output_file(flag: str, path: str, source: str = "") -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: str = "x") -> Iterator[IO[Any]]:
-    """Yields a file of another name, which is renamed to `path` unless an error occurs.
+    """Yields a file of another name, renamed to `path` unless an error occurs.
 
-    Args:
-      path: the path of `output_file`.
-      mode: "x" for text, "xb" for bytes.
+    The mode is "x" for text and "xb" for bytes.
     """
     tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     encoding = None if "b" in mode else "utf-8"

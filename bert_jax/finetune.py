@@ -74,7 +74,7 @@ def check_distinct(learning_rates: Sequence[float], seeds: Sequence[int]) -> Non
 
 def main() -> None:
     metrics.check_installed()
-    config = cli.load_config(_CONFIG, config_lib.from_config_dict)
+    config = config_lib.from_config_dict(cli.load_values(_CONFIG))
     (model,) = cli.require("model")
     name = cli.config_name(_CONFIG)
     workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value

@@ -14,7 +14,6 @@ import ml_collections
 
 from bert_jax.errors import ConfigError
 
-SIMILARITY = 0.6  # minimum, of 1, for the nearest name to be suggested
 # Names in other software -> ours.
 ALIASES = {
     "lr": ("learning_rate",),
@@ -66,11 +65,7 @@ def check_keys(
 def unknown_flag(
     name: str, flags: Iterable[str], config: ml_collections.ConfigDict | None
 ) -> str:
-    """Returns the error message for a flag that a command does not have.
-
-    Args:
-      config: the config, whose keys are suggested too.
-    """
+    """Returns the error message for a flag that a command does not have."""
     values = values_of(config)
     keys = [
         k for k, v in values.items() if not isinstance(v, ml_collections.ConfigDict)
@@ -102,21 +97,14 @@ def with_key(
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Returns the most similar of the known names, or None if none is similar."""
     known = list(known)
+    by_part = {_last(other): other for other in reversed(known)}
     for alias in ALIASES.get(_last(name), ()):
-        for other in known:
-            if _last(other) == alias:
-                return other
-    best = max(known, key=lambda other: _similarity(name, other), default="")
-    return best if _similarity(name, best) >= SIMILARITY else None
-
-
-def _similarity(name: str, other: str) -> float:
-    """Returns the similarity, 0 to 1, of the last parts and of the whole names."""
-    pairs = [(_last(name), _last(other))]
+        if alias in by_part:
+            return by_part[alias]
     if "." in name:
-        pairs.append((name, other))
-    ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in pairs]
-    return sum(ratios) / len(ratios)
+        by_part = {other: other for other in known}
+    close = difflib.get_close_matches(name, by_part, n=1)
+    return by_part[close[0]] if close else None
 
 
 def _last(name: str) -> str:

@@ -13,16 +13,10 @@ from bert_jax.config import ExperimentConfig
 
 @dataclasses.dataclass(frozen=True)
 class Skip:
-    """Consecutive batches of a phase that a run skips because it diverged on them.
-
-    Attributes:
-      phase_index: index into config.phases.
-      first_batch: the first skipped batch of the phase, from 0.
-      num_batches: number of skipped batches.
-    """
+    """Consecutive batches of a phase that a run skips because it diverged on them."""
 
     phase_index: int
-    first_batch: int
+    first_batch: int  # of the phase, from 0
     num_batches: int
 
 
@@ -31,21 +25,15 @@ Skips = tuple[Skip, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The position of a run in its data, apart from its step.
+    """The position of a run in its data, apart from its step."""
 
-    Attributes:
-      corpus_sha256: digest of the corpus's manifest.
-      skips: skipped batches, disjoint and in order.
-      rollbacks: number of rollbacks so far; each one adds to `skips`.
-    """
-
-    corpus_sha256: str
-    skips: Skips = ()
-    rollbacks: int = 0
+    corpus_sha256: str  # of the manifest
+    skips: Skips = ()  # disjoint and in order
+    rollbacks: int = 0  # so far; each one adds to `skips`
 
     @classmethod
     def from_json(cls, values: Any) -> "Position":
-        """Reads `dataclasses.asdict` of a position, as JSON stores it.
+        """Reads `dataclasses.asdict` of a position.
 
         Raises:
           KeyError, TypeError, ValueError: when it has another form.
@@ -67,7 +55,6 @@ def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
 
 
 def phase_starts(config: ExperimentConfig) -> list[int]:
-    """Returns the step at which each phase starts."""
     lengths = [phase.num_steps for phase in config.phases]
     return [sum(lengths[:i]) for i in range(len(lengths))]
 
@@ -105,14 +92,10 @@ def skipping(
 ) -> Skips:
     """Adds to `skips` the batches of the steps that a rollback undoes.
 
-    Batches of steps up to `first_step` stay the same. The result depends neither on the
-    number of rollbacks nor on the checkpoints that they restored, so a run that resumes
-    from an older checkpoint with these skips trains on the same batches again.
-
-    Args:
-      skips: the batches that were skipped during the undone steps.
-      first_step: the step of the checkpoint.
-      last_step: the step at which the run diverged.
+    Those are the steps after that of the checkpoint, `first_step`, up to the one at
+    which the run diverged, `last_step`. The result depends neither on the number of
+    rollbacks nor on the checkpoints that they restored, so a run that resumes from an
+    older checkpoint with these skips trains on the same batches again.
     """
     found = []
     for index, start in enumerate(phase_starts(config)):

@@ -25,32 +25,29 @@ from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
+from bert_jax.monitoring.profile import Profiler
 from bert_jax.monitoring.report import format_duration
 from bert_jax.phases import Position, phase_of
+from bert_jax.storage import lease
 from bert_jax.training import (
     compilation,
     compilation_cache,
     optimizer,
     overview,
     resume,
-    rollbacks,
 )
 from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.replay import Replay
+from bert_jax.training.input import training_batches
 from bert_jax.training.saver import Saver
 from bert_jax.training.step import TrainState
 from bert_jax.training.stepper import Stepper
 
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
-    """Trains to the last step, from the newest checkpoint in the workdir or step 0.
-
-    Returns:
-      The state after the last step.
-    """
+    """Trains from the newest checkpoint, or step 0, to the last step."""
     startup = Startup()
     with Monitor(startup) as monitor:
         # ---- Inputs: checked before anything but compiled programs is written.
@@ -76,7 +73,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 compiled.start(phase_of(config, first_step)[0])
             if saved_step:
                 position = checkpoints.position(saved_step, corpus.sha256)
-                position = rollbacks.resumed(workdir, saved_step, position)
+                position = resume.with_rollback(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
             else:
                 position, state = start_lib.first_state(init, start, corpus, mesh)
@@ -89,8 +86,8 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         # ---- Steps: taken in `take_steps`.
         probes = prepare_probes(corpus.tokenizer, graphdef, mesh)
         held_out = HeldOut(config, corpus, mesh, graphdef, probes)
-        replay = Replay(config, train_step)
-        stepper = Stepper(config, corpus, mesh, compiled, replay, monitor)
+        replayed = compilation.jit(train_step, donates_state=False)
+        stepper = Stepper(config, corpus, mesh, compiled, replayed, monitor)
         saver = Saver(config, checkpoints, ranking, held_out, budget, monitor)
         announce(stepper, saver, state, first_step, start.notes if start else ())
         del start  # weights are as large as the parameters
@@ -109,24 +106,20 @@ def announce(
     notes: Sequence[str],
 ) -> None:
     """Prints what will be trained, and opens the trackers."""
-    config, workdir = saver.config, saver.workdir
-    described = overview.describe(
-        config,
-        stepper.mesh,
-        stepper.corpus,
-        state,
-        workdir,
-        first_step,
-        saver.budget.last_step,
-    )
-    print(described, flush=True)
-    overview.print_notes(config, notes)
-    tracked = overview.tracked(config, stepper.mesh, stepper.corpus, state, workdir)
+    config, workdir, last_step = saver.config, saver.workdir, saver.budget.last_step
+    sizes = overview.numbers(config, stepper.mesh, stepper.corpus, state)
+    print(overview.describe(config, sizes, workdir, first_step, last_step), flush=True)
+    for note in (*optimizer.schedule_notes(config), *notes):
+        print(f"        {note}", flush=True)
+    tracked = overview.tracked(config, sizes, workdir)
     saver.monitor.open_trackers(config.trackers, workdir, tracked)
 
 
 def end(saver: Saver, began: float) -> None:
-    """Verifies the last checkpoint, summarizes the results and unlocks the workdir."""
+    """Verifies the last checkpoint, summarizes the results and unlocks the workdir.
+
+    The kernel releases the lock of a directory; a lease of one in a bucket is ours.
+    """
     preemption.restore_ctrl_c()
     last_step, workdir = saver.budget.last_step, saver.workdir
     with saver.monitor.activity("ending"):
@@ -136,7 +129,7 @@ def end(saver: Saver, began: float) -> None:
         )
         if multihost.is_first() and (excess := round(saver.budget.excess())):
             print(f"config.budget_hours was exceeded by {format_duration(excess)}.")
-        resume.end_workdir()
+        lease.release_all()
 
 
 # ---------------------------------------------------------------------------- steps
@@ -149,21 +142,12 @@ def train_with_rollbacks(
     first_step: int,
     position: Position,
 ) -> TrainState:
-    """Takes the remaining steps, rolling a diverged run back as config.guard allows.
-
-    Args:
-      state: the state after `first_step` steps; it is donated.
-      first_step: number of completed steps.
+    """Takes the steps after `first_step`, rolling back as config.guard allows.
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.
       DivergedError: when too many steps are not finite; the state is not saved.
-      ConfigError: when the disk is full.
-      CorruptError: when a replay detects a faulty chip.
     """
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )
     checkpoints, monitor, began = saver.checkpoints, saver.monitor, bert_jax.BEGAN
     while True:
         try:
@@ -171,7 +155,7 @@ def train_with_rollbacks(
             return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
             with monitor.activity("rolling back"):
-                first_step, position = rollbacks.roll_back(
+                first_step, position = resume.roll_back(
                     saver.config, saver.workdir, checkpoints, position, error
                 )
         # Restore outside of `except`: the traceback holds the state that diverged.
@@ -179,6 +163,7 @@ def train_with_rollbacks(
         with monitor.activity("rolling back"):
             saver.ranking.drop_after(first_step)
             saver.budget.resume(checkpoints.plan(first_step))
+            like = stepper.compiled.state
             state = checkpoints.restore(first_step, like, stepper.mesh)
 
 
@@ -194,12 +179,16 @@ def take_steps(
     if first_step and preemption.interrupted():  # a new run takes a step first
         raise Interrupted(f"step {first_step:,} is saved in {saver.workdir}")
     saver.evaluate_if_missing(first_step, state)
-    batches = stepper.batches(first_step, position)
+    batches = training_batches(
+        stepper.corpus, stepper.config, stepper.mesh, first_step, position.skips
+    )
     if first_step == budget.last_step:
         batches = iter(())
-    profiler = stepper.open_profiler(saver.workdir, first_step)
+    # Process 0 traces its own devices.
+    traced = stepper.config.profile if multihost.is_first() else ()
+    profiler = Profiler(traced, saver.workdir, first_step, saver.monitor)
     with saver.finishing_saves(lambda: state), profiler:
-        for step, phase_index, batch in batches:
+        for step, phase_index, batch in saver.monitor.timed(batches):
             arguments = batch, *budget.arguments(step)
             state, metrics = stepper.take(
                 profiler, step, phase_index, state, *arguments
@@ -224,14 +213,9 @@ def take_steps(
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
 ) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, start_lib.Start | None]:
-    """Opens the devices and the corpus, and sets the mesh.
+    """Opens the devices, the corpus and what a new run starts from; sets the mesh.
 
-    Returns:
-      The mesh, the corpus, and the model that a new run starts from, if any.
-
-    Raises:
-      ConfigError: when the config, the workdir or an input is invalid. At most a
-        cache directory and a small corpus have been made by then.
+    At most a cache directory and a small corpus are made if an input is invalid.
     """
     if config.trackers:
         from bert_jax.monitoring import trackers
@@ -256,8 +240,7 @@ def read_probes(
     """Reads config.eval.probes.
 
     Returns:
-      A function that prepares them for a tokenizer, a graphdef and a mesh. It returns
-      a function of the parameters, see `HeldOut`.
+      (tokenizer, graphdef, mesh) -> the `probes` of `HeldOut`.
     """
     if not config.eval.probes:
         return lambda *_: lambda params: {}

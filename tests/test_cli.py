@@ -22,24 +22,14 @@ from tests.conftest import slow
             ["--config=configs/sizes.py:4,250"],
             "--config=configs/sizes.py:4,250: '4,250' is not a valid model",
         ),
-        slow(["--config=configs/tiny.py:4"], "takes 0 positional arguments"),
         (
             ["configs/tiny.py"],
             "unexpected argument 'configs/tiny.py'; write --config=configs/tiny.py",
-        ),
-        slow(
-            ["--config=configs/tiny.py", "extra"],
-            "unexpected argument 'extra'; write --NAME=VALUE",
         ),
         (
             ["--config=configs/tiny.py", "--steps=100"],
             "--steps is not a flag; the nearest is --config.phases[0].num_steps",
         ),
-        slow(
-            ["--config=configs/tiny.py", "--workdri=x"],
-            "--workdri is not a flag; the nearest is --workdir",
-        ),
-        (["--config.seed=abc", "--config", "configs/tiny.py"], "of type int"),
         (["--config=finetune/glue:rte"], "--config is a fine-tuning config"),
         (
             ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
@@ -51,10 +41,6 @@ from tests.conftest import slow
             "checkpoints to disks and",
         ),
         (["--config=configs/tiny.py", "--workdir=s4://b/r"], "s4:// is not supported"),
-        slow(["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
-        slow(
-            ["--config=configs/tiny.py", "--workdir=README.md/x"], "README.md is a file"
-        ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
         (
@@ -70,29 +56,10 @@ from tests.conftest import slow
             ["--config=configs/tiny.py", "--config.optimiser.learning_rat=1"],
             "the nearest is --config.optimizer.learning_rate",
         ),
-        slow(
-            ["--config=configs/tiny.py", "--config.zzz=1"],
-            "--config.zzz is not a config key; the keys are in configs/tiny.py",
-        ),
-        (
-            ["--config=configs/tiny.py", "--config.data=abc"],
-            "--config.data=abc is invalid: it is a section; set its keys, for example"
-            " --config.data.corpus_dir",
-        ),
         (
             ["--config=configs/tiny.py", "--config.guard=5"],
             "for example --config.guard.max_bad_steps",
         ),
-        (
-            ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
-            "it must be of type int",
-        ),
-        (
-            ["--config=configs/tiny.py", "--config.data.sources[0]=text:x"],
-            "--config.data.sources[0] is not a config key; the nearest is"
-            " --config.data.sources",
-        ),
-        (["--config=configs/tiny.py", "--config.=3"], "--config. is not a config key"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
@@ -105,15 +72,8 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
-        slow("import nonesuch", ["--config=FILE"], "No module named 'nonesuch'"),
         ("x = 1", ["--config", "FILE"], "the file has no function get_config; see"),
-        slow(
-            "def get_config():\n  return 1 / 0", ["--config=FILE"], "division by zero"
-        ),
         ("open('/nonesuch')", ["--config", "FILE"], "No such file or directory"),
-        slow(
-            "def get_config():\n  return {}", ["--config=FILE"], "return a ConfigDict"
-        ),
         (
             "def get_config():\n  pass",
             ["--config=FILE", "--config.seed=3"],
@@ -176,14 +136,12 @@ def test_a_file_of_the_user_takes_precedence_over_a_shipped_config(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        slow([], "--config is missing"),
         (["--config"], "Missing value for flag --config; write --config=VALUE, see"),
         (
             ["--config=tiny", "--config.data.corpus_dir=README.md"],
             "config.data.corpus_dir='README.md' is a file; give a directory",
         ),
         (["--workers=0"], "--workers=0 is invalid: it must be a positive integer"),
-        slow(["--workers=many"], "--workers=many is invalid: it must be a positive in"),
     ],
 )
 def test_a_mistake_of_prepare_is_one_line(arguments, message):
@@ -233,7 +191,7 @@ def test_overrides_may_precede_the_config_flag(arguments):
         from bert_jax import cli
         config, flag = cli.define_config(), flags.DEFINE_string("flag", None, "a flag")
         def main():
-            print(cli.load_config(config).seed, cli.config_name(config), flag.value)
+            print(cli.load_values(config).seed, cli.config_name(config), flag.value)
         cli.run(main, "")
     """
     assert run_code(program).stdout == "3 tiny x\n"
@@ -358,7 +316,7 @@ def test_no_other_file_than_the_output_is_written(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("nowhere/a.npz", "in a directory that does not exist"),
+        ("nowhere/a.npz", r"a.npz cannot be written \(No such file or directory\);"),
         ("input.txt", "is the input file; give another file"),
         ("directory", "is a directory; give a file"),
         ("link", "/link is the input file; give another file"),

@@ -23,7 +23,7 @@ def test_commands_and_tensorboard_do_not_import_tensorflow(tmp_path):
         "import sys\n"
         "import bert_jax.train, bert_jax.evaluate, bert_jax.export, bert_jax.finetune\n"
         "from bert_jax.monitoring import writer\n"
-        f"writer.open_writer({str(tmp_path)!r}, 0, True).close()\n"
+        f"writer.MetricsWriter({str(tmp_path)!r}, 0).flush()\n"
         "assert 'tensorflow' not in sys.modules"
     )
     assert (done.returncode, done.stderr) == (0, "")

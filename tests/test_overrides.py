@@ -20,6 +20,7 @@ FLAGS = ("config", "workdir")
         ("evals.every_steps", "eval.every_steps"),
         ("optimizer.lr", "optimizer.learning_rate"),
         ("optimiser", "optimizer"),
+        ("data.sources[0]", "data.sources"),
         ("zzz", None),
     ],
 )

@@ -100,9 +100,8 @@ def test_the_commands_that_train_and_finetune_print_last(home):
     assert '"label"' in run_printed(stdout, home)
 
 
-@pytest.mark.parametrize("name", ["export", slow("evaluate")])
-def test_a_command_after_training(home, name):
-    assert run_printed(commands_after_training("run")[name], home)
+def test_a_command_after_training(home):
+    assert run_printed(commands_after_training("run")["export"], home)
 
 
 def test_a_run_given_to_predict_is_fine_tuned_by_the_command_in_the_error(home):

@@ -26,12 +26,7 @@ LOSSES = {
 
 
 def show(workdir: str, is_verified: bool) -> list[int]:
-    """Prints a line for each checkpoint, and returns the steps of corrupt ones.
-
-    Args:
-      workdir: directory of a run.
-      is_verified: whether to verify the digest of every file.
-    """
+    """Prints a line for each checkpoint, and returns the steps of corrupt ones."""
     steps = integrity.steps(workdir)
     if not steps:
         raise ConfigError(
@@ -98,4 +93,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     cli.define_path("workdir", "directory of a run")
-    cli.run_with_rest(main, __doc__)
+    cli.run(main, __doc__, takes_arguments=True)

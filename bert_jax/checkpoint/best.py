@@ -22,11 +22,7 @@ class Ranking:
     """The held-out losses of a run by step; an Orbax preservation policy."""
 
     def __init__(self, num_best: int):
-        """Creates a ranking without losses.
-
-        Args:
-          num_best: number of checkpoints to preserve in each phase.
-        """
+        """Creates a ranking that preserves `num_best` checkpoints of each phase."""
         self._num_best = num_best
         # By step: what must be equal to compare losses, and the loss.
         self._losses: dict[int, tuple[tuple[Any, ...], float]] = {}
@@ -44,11 +40,7 @@ class Ranking:
         self._losses = {s: loss for s, loss in self._losses.items() if s <= step}
 
     def is_best(self, step: int, saved: Collection[int]) -> bool:
-        """Returns whether a checkpoint of `step` would be preserved.
-
-        Args:
-          saved: steps of the saved checkpoints.
-        """
+        """Returns whether a checkpoint of `step` would be preserved."""
         return step in self._best({*saved, step})
 
     def should_preserve(

@@ -23,10 +23,6 @@ COMMIT_MARK = "commit_success.txt"
 UNFINISHED = ".orbax-checkpoint-tmp"  # suffix of a step's directory during its save
 
 
-def _print(text: str) -> None:
-    print(text, flush=True)
-
-
 def directory_of(workdir: str, step: int) -> str:
     return os.path.join(workdir, DIRECTORY, str(step))
 
@@ -81,8 +77,7 @@ def _verify_metadata(workdir: str, step: int) -> list[str]:
 def check(workdir: str, step: int, remedy: str) -> None:
     """Raises CorruptError if a checkpoint is corrupt.
 
-    Args:
-      remedy: what to do if there is a valid checkpoint; its step replaces {}.
+    The remedy has {} for the step of a valid one.
     """
     problems = verify(workdir, step)
     if problems:
@@ -93,24 +88,16 @@ def check(workdir: str, step: int, remedy: str) -> None:
         )
 
 
-def recover(
-    workdir: str,
-    log: Callable[[str], None] = _print,
-    on_found: Callable[[int], None] | None = None,
-) -> int:
+def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
     """Returns the step of the newest valid checkpoint, 0 if no checkpoint was saved.
 
-    Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY. So are those before it
-    whose metadata cannot be read, because Orbax would fail on them. The arrays of older
-    checkpoints are verified when they are read.
-
-    Args:
-      log: called with a line for each checkpoint that is moved.
-      on_found: called with the step, if there is one, before anything is moved.
+    Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY; before, `on_found` is
+    called with the step. So are those before it whose metadata cannot be read, because
+    Orbax would fail on them. The arrays of older checkpoints are verified when they are
+    read.
 
     Raises:
-      CorruptError: when there are checkpoints and all are corrupt. Nothing is moved,
-        and the run does not start over.
+      CorruptError: when all are corrupt. Nothing is moved: the run does not start over.
     """
     corrupt = {}
     for step in reversed(steps(workdir)):
@@ -124,9 +111,10 @@ def recover(
                 on_found(step)
             for bad, reasons in corrupt.items():
                 moved = _move_aside(workdir, bad)
-                log(
+                print(
                     f"checkpoint {bad:,} is corrupt ({_shorten(reasons)}): moved to"
-                    f" {moved}, resuming from step {step:,}"
+                    f" {moved}, resuming from step {step:,}",
+                    flush=True,
                 )
             return step
         corrupt[step] = problems
@@ -140,33 +128,33 @@ def recover(
     )
 
 
-def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:
-    """Checks that there is space for a checkpoint, and frees some if necessary.
+def ensure_space(workdir: str, step: int, needed_bytes: int) -> str:
+    """Raises ConfigError if there is too little space for a checkpoint.
 
-    If there is too little space, directories of unfinished saves are removed, so no
-    save may be in progress. A bucket has space.
+    Directories of unfinished saves are removed before, so no save may be in progress. A
+    bucket has space.
 
-    Raises:
-      ConfigError: when there is too little space.
+    Returns:
+      "", for `multihost.agree`.
     """
     if storage.is_remote(workdir):
-        return
+        return ""
     directory = Path(workdir) / DIRECTORY
     if shutil.disk_usage(directory).free < needed_bytes:
         for path in directory.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(path)
-    free = shutil.disk_usage(directory).free
-    if free < needed_bytes:
-        raise ConfigError(no_space_message(workdir, step, needed_bytes))
+    if shutil.disk_usage(directory).free < needed_bytes:
+        raise no_space(workdir, step, needed_bytes)
+    return ""
 
 
-def no_space_message(
+def no_space(
     workdir: str, step: int, needed_bytes: int, is_over_quota: bool = False
-) -> str:
-    """Returns an error message for a full disk or an exhausted quota."""
+) -> ConfigError:
+    """Returns the error for a full disk or an exhausted quota."""
     free = f"{shutil.disk_usage(workdir).free:,} bytes are free"
     reason = "the quota is used up" if is_over_quota else free
-    return (
+    return ConfigError(
         f"step {step:,} cannot be saved in {os.path.join(workdir, DIRECTORY)}: it needs"
         f" {needed_bytes:,} bytes, and {reason};"
         " earlier checkpoints are unchanged; free some space (or lower"

@@ -9,13 +9,12 @@ holds the digests of its files; it is written before the checkpoint is committed
 import contextlib
 import dataclasses
 import errno
-import functools
 import importlib.metadata
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -36,12 +35,6 @@ LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
 # An upper bound for the size of the names, shapes and config in a checkpoint.
 OVERHEAD_BYTES = 2**20
 SHOWN_ARRAYS = 10  # number of mismatched arrays that an error lists
-
-
-class Config(Protocol):
-    """A config that is saved in checkpoints."""
-
-    def to_json(self) -> str: ...
 
 
 class _Manager(ocp.CheckpointManager):
@@ -128,17 +121,14 @@ class Checkpoints:
         self,
         step: int,
         state: Any,
-        config: Config,
+        config: Any,
         position: Position,
         plan: dict[str, Any] | None = None,
     ) -> None:
         """Starts to save `state`, which may be donated after this returns.
 
-        Args:
-          plan: the rest of the schedule, if it is not determined by the config.
-
-        Raises:
-          ConfigError: when there is too little space for this save or the one before.
+        The config has `to_json`. The plan is the rest of the schedule, if the config
+        does not determine it. It raises the error of the save before.
         """
         arrays = _by_path(state)
         meta = {
@@ -153,7 +143,11 @@ class Checkpoints:
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
         # `agree` needs unique names, and a process may save to several workdirs.
         self._saves += 1
-        multihost.agree(f"space {self.directory} {self._saves}", self._ensure_space)
+        needed = self.workdir, step, self._num_bytes
+        multihost.agree(
+            f"space {self.directory} {self._saves}",
+            lambda: integrity.ensure_space(*needed),
+        )
         with self._raising_storage_errors():
             self._manager.save(
                 step,
@@ -167,17 +161,10 @@ class Checkpoints:
         return time.monotonic() - self._saved_at
 
     def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
-        """Returns the step of the newest valid checkpoint, 0 if there is none.
-
-        All processes call this together, and all get the same step.
-
-        Args:
-          name: a name for this call, unique in the process.
-          on_found: called by process 0 with the step, if there is one, before corrupt
-            checkpoints are moved.
-        """
-        find = functools.partial(integrity.recover, self.workdir, on_found=on_found)
-        step = multihost.agree(name, lambda: str(find()))
+        """Like `integrity.recover`, in all processes; the name is that of this call."""
+        step = multihost.agree(
+            name, lambda: str(integrity.recover(self.workdir, on_found=on_found))
+        )
         self._manager.reload()  # corrupt checkpoints were moved
         return int(step)
 
@@ -198,29 +185,25 @@ class Checkpoints:
         self._manager.close()
 
     def restore(self, step: int, like: T, mesh: jax.sharding.Mesh) -> T:
-        """Restores the state of a step, or a part of it, onto the mesh.
+        """Restores the state of a step, or a part of it, onto any mesh.
 
         Args:
-          step: one of `steps()`.
           like: shapes, dtypes and partition specs of the TrainState, from
             `jax.eval_shape`, or of a part of it, for example {"params": params}.
-          mesh: any mesh; it may differ from the mesh that saved the checkpoint.
-
-        Raises:
-          ConfigError: when the checkpoint's arrays do not match `like`; the message
-            lists the first ones that differ.
         """
         wanted = _by_path(like)
         parts = {name.split(".")[0] for name in wanted}
         found = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
         _check_arrays(found, _describe(wanted), f"{self.directory}/{step}")
+        # jax.eval_shape gives scalars no sharding.
+        specs = {
+            n: x.sharding.spec if x.sharding else jax.P() for n, x in wanted.items()
+        }
         abstract = {
             name: jax.ShapeDtypeStruct(
-                array.shape,
-                array.dtype,
-                sharding=NamedSharding(mesh, _spec(array)),
+                x.shape, x.dtype, sharding=NamedSharding(mesh, specs[name])
             )
-            for name, array in wanted.items()
+            for name, x in wanted.items()
         }
         restore = ocp.args.PyTreeRestore(
             abstract,
@@ -239,11 +222,7 @@ class Checkpoints:
         return arrays
 
     def position(self, step: int, corpus_sha256: str) -> Position:
-        """Returns the position of the run in its data at a step.
-
-        Raises:
-          ConfigError: when the step was trained on a different corpus.
-        """
+        """Returns the position of the run in its data; checks the corpus."""
         position = self.read_position(step)
         if position.corpus_sha256 != corpus_sha256:
             raise ConfigError(
@@ -309,10 +288,6 @@ class Checkpoints:
             # A verification reads the same bytes again.
             self.seconds_to_save = (now - self._saved_at) + (now - start)
 
-    def _ensure_space(self) -> str:
-        integrity.ensure_space(self.workdir, self._step, self._num_bytes)
-        return ""
-
     @contextlib.contextmanager
     def _raising_storage_errors(self) -> Iterator[None]:
         """Raises storage errors as StorageError, and a full disk as ConfigError."""
@@ -325,13 +300,9 @@ class Checkpoints:
             number = storage.error_number(error)
             if not storage.is_full_disk(error):
                 raise
-            message = integrity.no_space_message(
-                self.workdir,
-                self._step,
-                self._num_bytes,
-                is_over_quota=number == errno.EDQUOT,
-            )
-            raise ConfigError(message) from None
+            raise integrity.no_space(
+                self.workdir, self._step, self._num_bytes, number == errno.EDQUOT
+            ) from None
 
 
 def _preservation(
@@ -350,11 +321,6 @@ def _by_path(state: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in leaves}
 
 
-def _spec(array: jax.ShapeDtypeStruct) -> jax.P:
-    # jax.eval_shape gives scalars no sharding.
-    return array.sharding.spec if array.sharding else jax.P()
-
-
 def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: [list(a.shape), a.dtype.name] for name, a in arrays.items()}
 
@@ -364,17 +330,16 @@ def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> N
     names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
     if not names:
         return
-    more = "; ..." if len(names) > SHOWN_ARRAYS else ""
-    rows = "; ".join(
-        f"{name}: checkpoint {_shape(found.get(name))}, config"
-        f" {_shape(wanted.get(name))}"
-        for name in names[:SHOWN_ARRAYS]
-    )
+    kinds = [
+        {name: f"{dtype}{shape}" for name, (shape, dtype) in arrays.items()}
+        for arrays in (found, wanted)
+    ]
+    rows = [
+        "{}: checkpoint {}, config {}".format(n, *(k.get(n, "none") for k in kinds))
+        for n in names[:SHOWN_ARRAYS]
+    ]
+    more = ["..."] if len(names) > SHOWN_ARRAYS else []
     raise ConfigError(
-        f"{path} does not match the config in {len(names)} array(s): {rows}{more}; use"
-        " the config of the run, or another --workdir"
+        f"{path} does not match the config in {len(names)} array(s):"
+        f" {'; '.join(rows + more)}; use the config of the run, or another --workdir"
     )
-
-
-def _shape(entry: list[Any] | None) -> str:
-    return "none" if entry is None else f"{entry[1]}{entry[0]}"

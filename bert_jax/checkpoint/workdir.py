@@ -20,22 +20,20 @@ _locked: list[IO[str]] = []
 
 
 def lock(workdir: str) -> None:
-    """Locks the workdir until this process ends.
+    """Locks the workdir until this process ends, or raises ConfigError.
 
-    Raises:
-      ConfigError: when another process holds the lock; the message names it.
+    The kernel releases a lock on a disk; `lease.release_all` releases one in a bucket.
     """
-    holder = _lease(workdir) if storage.is_remote(workdir) else _lock_file(workdir)
+    if storage.is_remote(workdir):
+        leave = lease.exit_when_lost(f"--workdir={workdir}")
+        holder = lease.Lease(f"{workdir}/{LEASE_DIRECTORY}", leave).acquire()
+    else:
+        holder = _lock_file(workdir)
     if holder:
         raise ConfigError(
             f"--workdir={workdir} is being written by {holder}; wait for it or stop it,"
             " or use another --workdir"
         )
-
-
-def unlock() -> None:
-    """Releases the locks of this process in buckets; the kernel releases others."""
-    lease.release_all()
 
 
 def _lock_file(workdir: str) -> str | None:
@@ -51,18 +49,8 @@ def _lock_file(workdir: str) -> str | None:
     return None
 
 
-def _lease(workdir: str) -> str | None:
-    leave = lease.exit_when_lost(f"--workdir={workdir}")
-    return lease.Lease(f"{workdir}/{LEASE_DIRECTORY}", leave).acquire()
-
-
 def read_config(workdir: str) -> ExperimentConfig | None:
-    """Returns the config of the run in a workdir, or None if there is none.
-
-    Raises:
-      CorruptError: when the file is not a JSON object.
-      ConfigError: when its keys or values are not those of a config.
-    """
+    """Returns the config of the run in a workdir, or None if there is none."""
     path = os.path.join(workdir, CONFIG_FILE)
     if not storage.exists(path):
         return None

@@ -16,12 +16,7 @@ from bert_jax.errors import ConfigError
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
-    """Builds and validates the config of a pretraining run.
-
-    Raises:
-      ConfigError: if a key is missing, unknown or of the wrong type, or if values
-        contradict each other.
-    """
+    """Builds and validates the config of a pretraining run."""
     if "task" in config:
         raise ConfigError(
             "--config is a fine-tuning config for bert_jax.finetune; those"
@@ -34,7 +29,14 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
         _check_phase(phase, f"config.phases[{i}]", experiment)
         _check_packed_predictions(phase, f"config.phases[{i}]", experiment)
     _check_schedule(experiment)
-    _check_profile(experiment)
+    require(
+        len(experiment.profile) != 1
+        and sum(experiment.profile) <= experiment.num_steps + 1,
+        "config.profile",
+        experiment.profile,
+        "must be (first step, number of steps) within the"
+        f" {experiment.num_steps} steps of the run, for example (100,5), or empty",
+    )
     return experiment
 
 
@@ -186,16 +188,6 @@ def _check_schedule(config: ExperimentConfig) -> None:
         "config.optimizer.decay_steps",
         optimizer.decay_steps,
         problem,
-    )
-
-
-def _check_profile(config: ExperimentConfig) -> None:
-    require(
-        len(config.profile) != 1 and sum(config.profile) <= config.num_steps + 1,
-        "config.profile",
-        config.profile,
-        "must be (first step, number of steps) within the"
-        f" {config.num_steps} steps of the run, for example (100,5), or empty",
     )
 
 

@@ -47,7 +47,6 @@ class Range:
         )
 
     def check(self, key: str, value: float) -> float:
-        """Returns the value; raises ConfigError if it is out of the range."""
         ok = self.min <= value <= self.max and self.above < value < self.below
         require(ok, key, value, f"must be {self}")
         return value
@@ -66,7 +65,6 @@ class Length:
         return f"{self.min}" if self.max == self.min else f"{self.min} to {self.max}"
 
     def check(self, key: str, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the list; raises ConfigError if it has too few or too many values."""
         ok = self.min <= len(value) <= self.max
         require(ok, key, value, f"has length {len(value)}; the length must be {self}")
         return value
@@ -82,11 +80,7 @@ class LocalOrUrl:
         return "a path"
 
     def check(self, key: str, value: str) -> str:
-        """Returns the path in its normal form.
-
-        Raises:
-          ConfigError: if it is neither a local path nor a URL.
-        """
+        """Returns the path in its normal form."""
         is_none = self.may_be_empty and not value
         return value if is_none else storage.parse_path(key, value)
 
@@ -102,9 +96,8 @@ class MayChange(enum.Enum):
 class Added:
     """Marks a key that is younger than some runs.
 
-    Attributes:
-      value: that of a config.json without the key, with which its run continues as it
-        began; a config file has to set the key.
+    A run whose config.json lacks the key continues with `value`, as it began. A config
+    file has to set the key.
     """
 
     value: Any
@@ -132,10 +125,6 @@ def build(kind: Any, values: Any, path: str) -> Any:
         Literal, a scalar, or one of these in Annotated with limits.
       values: a mapping, list or scalar.
       path: the name of the value, for error messages.
-
-    Raises:
-      ConfigError: if a key is missing or unknown, or if a value is of the wrong type or
-        out of range.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:

@@ -158,7 +158,6 @@ class _Run:
             self._step,
             self._num_steps,
             config.log_every_steps,
-            phase_index=0,
             rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
             format_steps=_format_steps,
             on_steps=self._check_steps,

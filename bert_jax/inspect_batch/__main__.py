@@ -25,7 +25,7 @@ from bert_jax.inspect_batch import page, text
 from bert_jax.inspect_batch import rows as rows_lib
 from bert_jax.loading import completion, initialize
 from bert_jax.phases import Skips
-from bert_jax.training import rollbacks
+from bert_jax.training import resume
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
@@ -39,7 +39,7 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     if not newest:
         return config, ()
     position = Checkpoints(workdir).read_position(newest)
-    return config, rollbacks.resumed(workdir, newest, position).skips
+    return config, resume.with_rollback(workdir, newest, position).skips
 
 
 def main() -> None:

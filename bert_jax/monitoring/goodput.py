@@ -33,18 +33,13 @@ class Goodput:
     """A stopwatch that attributes each second to exactly one part."""
 
     def __init__(self, lines: Sequence[dict[str, Any]], first_step: int, began: float):
-        """Continues the totals of the earlier calls.
+        """Continues the totals of the earlier calls, from the lines of metrics.jsonl.
 
         The time of steps after `first_step` is counted as lost, because they have to be
-        repeated. The time from the last line to the start of this process is "down":
-        it includes the end of the last save, and starts that wrote no line. It alone is
-        a difference of times of day, because the last process may have run before a
-        boot or on another machine.
-
-        Args:
-          lines: lines of metrics.jsonl, including those of steps after `first_step`.
-          first_step: the step at which this call resumes.
-          began: `clock()` at the start of this process.
+        repeated. The time from the last line to the start of this process, `began` by
+        `clock()`, is "down": it includes the end of the last save, and starts that
+        wrote no line. It alone is a difference of times of day, because the last
+        process may have run before a boot or on another machine.
         """
         self._seconds = dict.fromkeys(PARTS, 0.0)
         timed = _timed(lines)
@@ -73,7 +68,6 @@ class Goodput:
         self._part = part
 
     def seconds(self, *parts: str) -> float:
-        """Returns the total seconds of some parts."""
         self.enter(self._part)
         return sum(self._seconds[part] for part in parts)
 
@@ -138,20 +132,10 @@ class Startup:
             self._marked = now
 
     def finish(self, stage: str, result: Any, log: Callable[[str], None]) -> None:
-        """Waits for the arrays of the last stage and logs all stages, once.
-
-        Args:
-          result: a tree of arrays that the stage computes.
-        """
+        """Waits for the arrays of the last stage and logs all stages, once."""
         if not self._is_over:
             jax.block_until_ready(result)
             self.mark(stage)
             self._is_over = True
-            log(self.summary())
-
-    def summary(self) -> str:
-        """Returns a line with the seconds of each stage, in order."""
-        stages = (
-            f"{stage} {seconds:.1f} s" for stage, seconds in self._seconds.items()
-        )
-        return f"start:  {', '.join(stages)}"
+            stages = (f"{name} {secs:.1f} s" for name, secs in self._seconds.items())
+            log(f"start:  {', '.join(stages)}")

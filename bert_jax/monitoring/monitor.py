@@ -1,10 +1,12 @@
 """Observes a run: detects hangs, accounts for time, shows progress, writes metrics."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
+import numpy as np
 
 from bert_jax.distributed import multihost
 from bert_jax.distributed.watchdog import Watchdog
@@ -12,7 +14,6 @@ from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
 from bert_jax.monitoring.report import StepProgress
-from bert_jax.monitoring.step_log import StepLog
 
 if TYPE_CHECKING:
     from bert_jax.monitoring.trackers import Trackers
@@ -28,14 +29,10 @@ class Monitor:
     """
 
     def __init__(self, startup: Startup | None = None):
-        """Creates a monitor without a log.
-
-        Args:
-          startup: measures the activities until the first step, if given.
-        """
+        """Creates a monitor without a log; `startup` times what precedes step 1."""
         self._watchdog = Watchdog()
         self._startup = startup
-        self._clock: Goodput | None = None  # None while no log is open
+        self._goodput: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}
         self._trackers: Trackers | None = None
 
@@ -50,20 +47,20 @@ class Monitor:
         self._watchdog.__exit__(*exception)
 
     def open_trackers(
-        self,
-        names: Sequence[str],
-        workdir: str,
-        config: Mapping[str, Any],
+        self, names: Sequence[str], workdir: str, config: Mapping[str, Any]
     ) -> None:
-        """Starts config.trackers in process 0, until the end of the context.
-
-        Args:
-          config: {key: value} to record.
-        """
+        """Starts config.trackers in process 0, until the end of the context."""
         if names and multihost.is_first():
             from bert_jax.monitoring.trackers import Trackers
 
             self._trackers = Trackers(names, workdir, config)
+
+    def checkpoint(self, path: str) -> None:
+        """Records the directory of the newest checkpoint in the trackers."""
+        if self._trackers:
+            self._trackers.checkpoint(path)
+
+    # -------------------------------------------------------------------------- log
 
     def open_log(
         self,
@@ -71,7 +68,6 @@ class Monitor:
         first_step: int,
         num_steps: int,
         log_every_steps: int,
-        phase_index: int,
         rates: Callable[[int, float], dict[str, float]],
         format_steps: Callable[[dict[str, float]], str],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
@@ -80,37 +76,114 @@ class Monitor:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
         Args:
-          first_step: number of completed steps.
-          num_steps: number of steps of the whole run.
-          phase_index: phase of the last completed step.
-          rates: see `StepLog`.
-          format_steps: formats the metrics of a log line for printing.
-          on_steps: see `StepLog`.
+          rates: (phase index, steps per second) -> throughput metrics of a line. A
+            line without a timed step has none.
+          format_steps: formats the metrics of a line for printing.
+          on_steps: called with (last step, metrics of each step since the last line)
+            before a line is written. `step` and `flush` pass on its exceptions.
           began: `clock()` at the start of the time that no earlier line accounts for.
         """
         self.close()
-        self._clock = Goodput(writer.read(workdir), first_step, began)
-        self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
+        self._goodput = Goodput(writer.read(workdir), first_step, began)
+        self._writer = None
+        if multihost.is_first():
+            self._writer = writer.MetricsWriter(workdir, first_step)
         self._progress = StepProgress(first_step, num_steps)
-        self._format_steps = format_steps
-        self._log = StepLog(
-            log_every_steps,
-            rates,
-            self._write_steps,
-            on_steps,
-            first_step,
-            phase_index,
-        )
+        self._log_every_steps = log_every_steps
+        self._rates, self._format_steps = rates, format_steps
+        self._on_steps = on_steps
+        self._pending: list[Metrics] = []  # on the devices, since the last line
+        self._step, self._phase_index = first_step, 0
+        self._timed_from: float | None = None  # None while steps are not timed
+        self._timed_steps = 0
         self._last_metrics = {}
 
     def close(self) -> None:
         """Closes the log. Steps since the last line are not written, see `flush`."""
-        if self._clock is None:
+        if self._goodput is None:
             return
-        self._clock = None
-        self._progress.close()
-        with contextlib.suppress(OSError, StorageError):
-            self._writer.close()
+        self._goodput = None
+        if self._writer:
+            with contextlib.suppress(OSError, StorageError):
+                self._writer.flush()
+
+    def step(self, step: int, phase_index: int, metrics: Metrics) -> None:
+        """Records the metrics of step number `step`, which may still be computing.
+
+        A line is the mean over the finite steps since the last line. It is fetched one
+        step late, while the next step runs, so that the devices do not wait.
+
+        This waits for the previous step. On a CPU, it waits for the step itself:
+        simulated devices deadlock in collectives when steps queue up (seen with jax
+        0.10 and 0.12), and a CPU gains nothing from running ahead.
+        """
+        if self._startup:
+            self._startup.finish("first step", metrics, self.print)
+        is_cpu = jax.default_backend() == "cpu"
+        jax.block_until_ready(metrics if is_cpu else self._last_metrics)
+        self._last_metrics = metrics
+        self._watchdog.heartbeat(f"step {step:,}")
+        self._progress.advance(step)
+        is_new_phase = phase_index != self._phase_index
+        if self._step % self._log_every_steps == 0 or is_new_phase:
+            self._write_steps()
+        if self._timed_from is None or is_new_phase:
+            # This step is not timed, because it includes compilation or an evaluation.
+            jax.block_until_ready(metrics)
+            self._timed_from, self._timed_steps = time.perf_counter(), 0
+        else:
+            self._timed_steps += 1
+        self._pending.append(metrics)
+        self._step, self._phase_index = step, phase_index
+
+    def log(self, step: int, line: dict[str, float], text: str) -> None:
+        """Writes a line of other metrics, for example of an evaluation."""
+        self._write_steps()
+        self.write(step, line)
+        self.print(f"step {step:,} {text}")
+        self.stop_clock()
+
+    def flush(self) -> None:
+        """Writes the steps since the last line, and commits all lines to disk."""
+        self._write_steps()
+        if self._writer:
+            self._writer.flush()
+
+    def write(self, step: int, line: dict[str, float]) -> None:
+        """Writes a line with the time accounting, and with nothing else if it is {}."""
+        assert self._goodput is not None
+        if self._writer:
+            self._writer.write(step, line | self._goodput.line())
+
+    def stop_clock(self) -> None:
+        """Excludes the time until the next step is complete from throughput."""
+        self._timed_from = None
+
+    def set_last_step(self, step: int) -> None:
+        """Sets the number of steps of the whole run, if it has changed."""
+        self._progress.set_num_steps(step)
+
+    def print(self, text: str) -> None:
+        self._progress.print(text)
+
+    def tick(self, text: str) -> None:
+        """Prints the progress of an activity if no line was printed for a while."""
+        self._progress.tick(text)
+
+    def _write_steps(self) -> None:
+        if not self._pending:
+            return
+        fetched, self._pending = jax.device_get(self._pending), []
+        self._on_steps(self._step, fetched)
+        line = _mean(fetched)
+        if self._timed_from is not None and self._timed_steps:
+            seconds = time.perf_counter() - self._timed_from
+            line |= self._rates(self._phase_index, self._timed_steps / seconds)
+        self._timed_from, self._timed_steps = time.perf_counter(), 0
+        self.write(self._step, line)
+        self._progress.update(self._step, self._format_steps(line))
+
+    # ------------------------------------------------------------------------- time
 
     @contextlib.contextmanager
     def activity(self, name: str, *, is_bounded: bool = True) -> Iterator[None]:
@@ -126,12 +199,12 @@ class Monitor:
         else:
             self._watchdog.pause()
         part = name if name in PARTS else "starting"
-        previous = self._clock.enter(part) if self._clock else part
+        previous = self._goodput.enter(part) if self._goodput else part
         try:
             yield
         finally:
-            if self._clock:
-                self._clock.enter(previous)
+            if self._goodput:
+                self._goodput.enter(previous)
             if self._startup:
                 self._startup.mark(name)
             self._watchdog.heartbeat(name)
@@ -139,91 +212,35 @@ class Monitor:
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
         """Yields the batches, counting the time that devices wait for each of them."""
         batches = iter(batches)
-        assert self._clock is not None
+        assert self._goodput is not None
         self._watchdog.begin("reading the first batch")
         while True:
-            self._clock.enter("data")
+            self._goodput.enter("data")
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             arrays: Any = self._last_metrics.values()
             if not all(array.is_ready() for array in arrays):
-                self._clock.reassign("steps")  # devices were busy with the last step
-            self._clock.enter("steps")
+                self._goodput.reassign("steps")  # devices were busy with the last step
+            self._goodput.enter("steps")
             if self._startup:
                 self._startup.mark("data")
             yield batch
 
-    def step(self, step: int, phase_index: int, metrics: Metrics) -> None:
-        """Records the metrics of a step, and waits for the previous step.
-
-        On a CPU, it waits for the step itself: simulated devices deadlock in
-        collectives when steps queue up (seen with jax 0.10 and 0.12), and a CPU gains
-        nothing from running ahead.
-
-        Args:
-          step: number of steps taken, including this one.
-          metrics: scalars; they may still be computing.
-
-        Raises:
-          Exception: any error that `on_steps` raises.
-        """
-        if self._startup:
-            self._startup.finish("first step", metrics, self.print)
-        is_cpu = jax.default_backend() == "cpu"
-        jax.block_until_ready(metrics if is_cpu else self._last_metrics)
-        self._last_metrics = metrics
-        self._watchdog.heartbeat(f"step {step:,}")
-        self._progress.advance(step)
-        self._log.add(step, phase_index, metrics)
-
-    def log(self, step: int, line: dict[str, float], text: str) -> None:
-        """Writes a line of other metrics, for example of an evaluation."""
-        self._log.flush()
-        self._write(step, line)
-        self.print(f"step {step:,} {text}")
-        self.stop_clock()
-
-    def stop_clock(self) -> None:
-        """Excludes the time until the next step is complete from throughput."""
-        self._log.stop_clock()
-
-    def flush(self) -> None:
-        """Writes the steps since the last line, and commits all lines to disk."""
-        self._log.flush()
-        self._writer.flush()
-
-    def log_time(self, step: int) -> None:
-        """Writes a line that holds the time accounting only."""
-        self._write(step, {})
-
     def seconds_of_steps(self) -> float:
         """Returns the time of all steps, with waiting for data and replays."""
-        assert self._clock is not None
-        return self._clock.seconds("steps", "data", "replaying")
+        assert self._goodput is not None
+        return self._goodput.seconds("steps", "data", "replaying")
 
-    def set_last_step(self, step: int) -> None:
-        """Sets the number of steps of the whole run, if it has changed."""
-        self._progress.set_num_steps(step)
 
-    def checkpoint(self, path: str) -> None:
-        """Records the directory of the newest checkpoint in the trackers."""
-        if self._trackers:
-            self._trackers.checkpoint(path)
-
-    def print(self, text: str) -> None:
-        """Prints a line, above the progress bar if there is one."""
-        self._progress.print(text)
-
-    def tick(self, text: str) -> None:
-        """Prints the progress of an activity if no line was printed for a while."""
-        self._progress.tick(text)
-
-    def _write_steps(self, step: int, line: dict[str, float]) -> None:
-        self._write(step, line)
-        self._progress.update(step, self._format_steps(line))
-
-    def _write(self, step: int, line: dict[str, float]) -> None:
-        assert self._clock is not None
-        self._writer.write(step, line | self._clock.line())
+def _mean(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Returns the mean of each metric over the finite steps, or over all if none is."""
+    good = [metrics for metrics in steps if not metrics["bad_steps_in_row"]]
+    line = {
+        name: float(np.mean([float(metrics[name]) for metrics in good or steps]))
+        for name in steps[0]
+    }
+    del line["bad_steps_in_row"]
+    line["learning_rate"] = float(steps[-1]["learning_rate"])
+    return line | {"bad_steps": float(len(steps) - len(good))}

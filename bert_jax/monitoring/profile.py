@@ -25,8 +25,6 @@ class Profiler:
 
         Args:
           steps: config.profile, the first step and the number of steps; or () for none.
-          first_step: number of completed steps.
-          monitor: prints notes, and excludes the time of the profiler from throughput.
         """
         self._workdir, self._monitor = workdir, monitor
         self._steps = range(steps[0], sum(steps)) if steps else range(0)

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Literal
 
 import rich.progress
@@ -37,18 +36,13 @@ class Progress:
     """
 
     def __init__(self, doing: str, total: float | None, unit: str):
-        """Creates a display; the context manager shows it.
-
-        Args:
-          doing: a gerund phrase that names the work.
-          total: the amount of work; None if it is unknown.
-          unit: the unit of `total`, for example "MB".
-        """
+        """Prepares to show `doing`, a gerund phrase; an unknown total is None."""
         self._doing, self._total, self._unit = doing, total, unit
         self._start = time.monotonic()
         self._done = self._found_done = 0.0
         self._bar: rich.progress.Progress | None = None
-        self._lines = _Lines(self.line)
+        self._num_printed = 0
+        self._shown = contextlib.ExitStack()
         if has_terminal():
             self._bar = rich.progress.Progress(
                 "{task.description}", rich.progress.BarColumn(), transient=True
@@ -56,34 +50,21 @@ class Progress:
             self._task = self._bar.add_task(doing, total=total)
 
     def __enter__(self) -> "Progress":
-        if self._bar is not None:
-            self._bar.start()
-        else:
-            self._lines.start()
+        shown = self._bar or _ticking(self._print_line, line_interval)
+        self._shown.enter_context(shown)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif self._lines.stop() and error is None:
+    def __exit__(self, *exception: object) -> None:
+        self._shown.close()
+        if self._num_printed and exception[0] is None:
             secs = time.monotonic() - self._start
             _print(f"{self._doing}: {self._done:,.0f} {self._unit} in {secs:,.0f} s")
 
     def add(self, amount: float, *, found_done: bool = False) -> None:
-        """Adds an amount of completed work.
-
-        Args:
-          amount: in the unit of the total.
-          found_done: whether an earlier call did this work; the speed excludes it.
-        """
+        """Adds completed work; the speed excludes what an earlier call did."""
         self._done += amount
         self._found_done += amount if found_done else 0.0
-        if self._bar is not None:
+        if self._bar:
             self._bar.update(self._task, completed=self._done, description=self.line())
 
     def line(self) -> str:
@@ -103,30 +84,29 @@ class Progress:
             line += f", {(self._total - self._done) / rate:,.0f} s left"
         return line
 
+    def _print_line(self) -> None:
+        _print(self.line())
+        self._num_printed += 1
 
-class _Lines:
-    """Prints a line at intervals, from a thread, since amounts may be added rarely."""
 
-    def __init__(self, line: Callable[[], str]):
-        self._line = line
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._num_printed = 0
+@contextlib.contextmanager
+def _ticking(
+    print_line: Callable[[], None], interval: Callable[[float], float]
+) -> Iterator[None]:
+    """Prints lines from a thread, `interval(elapsed seconds)` after the one before."""
+    start, over = time.monotonic(), threading.Event()
 
-    def start(self) -> None:
-        self._thread.start()
+    def tick() -> None:
+        while not over.wait(interval(time.monotonic() - start)):
+            print_line()
 
-    def stop(self) -> bool:
-        """Stops printing and returns whether any line was printed."""
-        self._over.set()
-        self._thread.join()
-        return self._num_printed > 0
-
-    def _run(self) -> None:
-        start = time.monotonic()
-        while not self._over.wait(line_interval(time.monotonic() - start)):
-            _print(self._line())
-            self._num_printed += 1
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def line_interval(elapsed_secs: float) -> float:
@@ -144,7 +124,6 @@ class TaskLog:
     """Prints when each task of a longer job starts and ends, and how long it takes."""
 
     def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
-        """Creates a log."""
         self._command, self._stream = command, stream
 
     def print(self, text: str) -> None:
@@ -157,18 +136,12 @@ class TaskLog:
     @contextlib.contextmanager
     def task(self, name: str) -> Iterator[None]:
         """Prints a line at the start and the end of a task, and at intervals."""
-        start, over = time.monotonic(), threading.Event()
+        start = time.monotonic()
 
-        def tick() -> None:
-            while not over.wait(TICK_SECS):
-                self.print(f"{name}: {time.monotonic() - start:.0f} s so far")
+        def line() -> str:
+            return f"{name}: {time.monotonic() - start:.0f} s"
 
         self.print(f"{name} ...")
-        ticking = threading.Thread(target=tick, daemon=True)
-        ticking.start()
-        try:
+        with _ticking(lambda: self.print(f"{line()} so far"), lambda _: TICK_SECS):
             yield
-        finally:
-            over.set()
-            ticking.join()
-        self.print(f"{name}: {time.monotonic() - start:.0f} s")
+        self.print(line())

@@ -1,20 +1,16 @@
 """Reports the progress of a run, and plots and summarizes its results."""
 
-import contextlib
 import os
 import shlex
 import time
 from typing import Any
 
-import rich.progress
-
 from bert_jax import storage
 from bert_jax.monitoring import goodput
-from bert_jax.monitoring.progress import has_terminal
 from bert_jax.monitoring.writer import MAJORITY, PROBE
 
 CURVES_FILE = "loss_curves.png"
-# The longest time without a line in a log file while steps complete.
+# The longest time without a line while steps complete.
 QUIET_SECS = 30.0
 # The masked-LM loss of a useful model is this many nats below the unigram entropy. Tiny
 # models 0.6 below it fine-tuned to worse results than random weights: CoNLL-2003 0.491
@@ -23,7 +19,7 @@ USEFUL_NATS = 1.0
 
 
 class StepProgress:
-    """Prints metrics as lines, on a terminal above a progress bar."""
+    """Prints metrics as lines with the step and the time left."""
 
     def __init__(self, first_step: int, num_steps: int):
         self._num_steps = num_steps
@@ -31,32 +27,12 @@ class StepProgress:
         self._timed_from: tuple[int, float] | None = None  # step, seconds
         self._done = first_step
         self._printed_at = time.monotonic()
-        self._bar = None
-        if has_terminal():
-            self._bar = rich.progress.Progress(
-                rich.progress.TextColumn("step"),
-                rich.progress.MofNCompleteColumn(),
-                rich.progress.BarColumn(),
-                rich.progress.TimeRemainingColumn(),
-                rich.progress.TextColumn("left"),
-            )
-            self._task = self._bar.add_task(
-                "step", total=num_steps, completed=first_step
-            )
-            self._bar.start()
 
     def set_num_steps(self, num_steps: int) -> None:
-        """Changes the number of steps of the whole run."""
         self._num_steps = num_steps
-        if self._bar is not None:
-            self._bar.update(self._task, total=num_steps)
 
     def advance(self, step: int) -> None:
-        """Records that `step` is complete.
-
-        The time left is estimated from the first completed step, because the time
-        before it includes compilation.
-        """
+        """Records that `step` is complete."""
         if self._timed_from is None:
             self._timed_from = step, time.monotonic()
             self._printed_at = time.monotonic()
@@ -64,19 +40,14 @@ class StepProgress:
         self.tick("")
 
     def tick(self, text: str) -> None:
-        """Prints the step and a text if the log file had no line for QUIET_SECS."""
-        now = time.monotonic()
-        if self._bar is None and now - self._printed_at >= QUIET_SECS:
+        """Prints the step and a text if there was no line for QUIET_SECS."""
+        if time.monotonic() - self._printed_at >= QUIET_SECS:
             self.print(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
 
     def update(self, step: int, text: str) -> None:
         """Prints a log line; `text` is its formatted metrics."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
-            self.print(f"step {step:,}  {text}")
-        else:
-            place = _place(step, self._num_steps)
-            self.print(f"{place:<{self._width}}  {text}{self._left()}")
+        place = _place(step, self._num_steps)
+        self.print(f"{place:<{self._width}}  {text}{self._left()}")
 
     def _left(self) -> str:
         if self._timed_from is None or self._done == self._timed_from[0]:
@@ -88,25 +59,14 @@ class StepProgress:
         )
 
     def print(self, text: str) -> None:
-        """Prints a line above the bar.
-
-        A terminal that has been closed is ignored, so that the run continues.
-        """
+        """Prints a line; a run continues when its terminal has been closed."""
         self._printed_at = time.monotonic()
         try:
-            if self._bar is not None:
-                self._bar.console.print(text, highlight=False, markup=False)
-            else:
-                print(text, flush=True)
+            print(text, flush=True)
         except BrokenPipeError:  # the reader of the pipe stopped on purpose
             raise
         except OSError:
             pass
-
-    def close(self) -> None:
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                self._bar.stop()
 
 
 def _place(step: int, num_steps: int) -> str:
@@ -168,42 +128,24 @@ def plot_curves(
 ) -> str:
     """Plots losses, accuracies and probes, and returns the path of the image.
 
-    Args:
-      unigram_entropy: entropy of the held-out tokens in nats; None without held-out
-        text.
+    The entropy of the held-out tokens is in nats, None without held-out text.
     """
     from matplotlib.figure import Figure  # takes a second to import
 
     train = [line for line in lines if "loss" in line]
-    held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     probes = probes_in(lines)
     num_plots = 3 if probes else 2
     figure = Figure(figsize=(5.5 * num_plots, 4.2), layout="constrained")
     left, right, *others = plots = figure.subplots(1, num_plots)
 
-    def draw(axes: Any, name: str, label: str, colour: str) -> None:
-        axes.plot(
-            [line["step"] for line in train],
-            [line[name] for line in train],
-            color=colour,
-            alpha=0.45,
-            linewidth=1,
-            label=f"{label}, training",
-        )
-        if held_out:
-            axes.plot(
-                [line["step"] for line in held_out],
-                [line[f"eval_{name}"] for line in held_out],
-                color=colour,
-                marker="o",
-                linewidth=2,
-                label=f"{label}, held out",
-            )
+    def draw(axes: Any, name: str, label: str, color: str) -> None:
+        style = {"color": color, "alpha": 0.45, "linewidth": 1}
+        _plot(axes, train, name, label=f"{label}, training", **style)
+        style = {"color": color, "marker": "o", "linewidth": 2}
+        _plot(axes, lines, f"eval_{name}", label=f"{label}, held out", **style)
 
     draw(left, "masked_lm_loss", "masked LM", "tab:blue")
-    has_pairs = any("next_sentence_loss" in line for line in train)
-    if has_pairs:
-        draw(left, "next_sentence_loss", "next sentence", "tab:orange")
+    draw(left, "next_sentence_loss", "next sentence", "tab:orange")
     if unigram_entropy is not None:
         left.axhline(
             unigram_entropy,
@@ -213,21 +155,24 @@ def plot_curves(
         )
     left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
     draw(right, "masked_lm_accuracy", "masked LM", "tab:blue")
-    if has_pairs:
-        draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
-    if guesses := [line for line in held_out if MAJORITY in line]:
-        right.plot(
-            [line["step"] for line in guesses],
-            [line[MAJORITY] for line in guesses],
-            color="grey",
-            linestyle=":",
-            drawstyle="steps-pre",  # it changes where a phase begins
-            marker="_",  # a single evaluation has no line
-            label="next sentence, more frequent label",
-        )
+    draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
+    _plot(
+        right,
+        lines,
+        MAJORITY,
+        color="grey",
+        linestyle=":",
+        drawstyle="steps-pre",  # it changes where a phase begins
+        marker="_",  # a single evaluation has no line
+        label="next sentence, more frequent label",
+    )
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
-    if probes:
-        _draw_probes(others[0], probes, lines)
+    for axes in others:
+        for name in probes:
+            label = name.removeprefix(PROBE)
+            _plot(axes, lines, name, marker="o", linewidth=2, label=label)
+        lowest = min(axes.get_ylim()[0], 0)  # a correlation may be negative
+        axes.set(xlabel="step", ylabel="percent", ylim=(lowest, 100), title="Probes")
     for axes in plots:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
@@ -236,19 +181,11 @@ def plot_curves(
     return path
 
 
-def _draw_probes(axes: Any, names: list[str], lines: list[dict[str, Any]]) -> None:
-    for name in names:
-        # The value of a step is null if it was not finite.
-        found = [line for line in lines if line.get(name) is not None]
-        axes.plot(
-            [line["step"] for line in found],
-            [line[name] for line in found],
-            marker="o",
-            linewidth=2,
-            label=name.removeprefix(PROBE),
-        )
-    lowest = min(axes.get_ylim()[0], 0)  # a correlation may be negative
-    axes.set(xlabel="step", ylabel="percent", ylim=(lowest, 100), title="Probes")
+def _plot(axes: Any, lines: list[dict[str, Any]], name: str, **style: Any) -> None:
+    # The value of a step is null if it was not finite.
+    shown = [line for line in lines if line.get(name) is not None]
+    if shown:
+        axes.plot([x["step"] for x in shown], [x[name] for x in shown], **style)
 
 
 def _warnings(loss: float, unigram_entropy: float) -> list[str]:
@@ -274,12 +211,7 @@ def summary(
     unigram_entropy: float | None,
     num_processes: int,
 ) -> str:
-    """Returns the results of a run, and the commands to run next.
-
-    Args:
-      unigram_entropy: entropy of the held-out tokens in nats; None without held-out
-        text.
-    """
+    """Returns the results of a run, and the commands to run next."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     sentences = [
         f"Trained to step {num_steps:,} ({format_duration(seconds)} in this call)."

@@ -69,21 +69,17 @@ class Throughput:
         self._peak_flops = peak_flops() * jax.device_count()
 
     def __call__(self, phase_index: int, steps_per_sec: float) -> dict[str, float]:
-        """Returns sequences_per_sec, tokens_per_sec and mfu."""
         config, phase = self._config, self._config.phases[phase_index]
         rate = phase.global_batch_size * steps_per_sec
         flops = train_flops_per_sequence(
             config.model, config.tokenizer.vocab_size, phase
         )
+        # Other work may have slowed the measurement on a CPU, so measure again.
+        if rate * flops > self._peak_flops and jax.default_backend() == "cpu":
+            again = peak_flops() * jax.device_count()
+            self._peak_flops = max(self._peak_flops, again)
         return {
             "sequences_per_sec": rate,
             "tokens_per_sec": rate * phase.sequence_length,
-            "mfu": self._mfu(rate * flops),
+            "mfu": rate * flops / self._peak_flops,
         }
-
-    def _mfu(self, flops: float) -> float:
-        # Other work may have slowed the measurement on a CPU, so measure again.
-        if flops > self._peak_flops and jax.default_backend() == "cpu":
-            again = peak_flops() * jax.device_count()
-            self._peak_flops = max(self._peak_flops, again)
-        return flops / self._peak_flops

@@ -147,10 +147,10 @@ class Sender:
         self._log, self._close, self.url = TRACKERS[name](self._id, run_name, config)
 
     def send(self, checkpoint: str) -> bool:
-        """Sends new lines, and the path of the newest checkpoint if it has changed.
+        """Sends new lines, and the newest checkpoint; after an error, call it again.
 
         Returns:
-          Whether there are no more lines. After an error, call it again.
+          Whether there are no more lines.
         """
         path = os.path.join(self._workdir, writer.METRICS_FILE)
         found = storage.stat(path) if storage.exists(path) else None
@@ -198,12 +198,7 @@ def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], An
 
 
 def follow(name: str, workdir: str, pid: int, report: Callable[[str], None]) -> None:
-    """Sends the metrics of a run until it has ended; continues after errors.
-
-    Args:
-      name: a key of TRACKERS.
-      pid: the training process, the parent of this one.
-    """
+    """Sends the metrics of the run of the parent process `pid`, despite errors."""
     sender, has_ended, pause = None, False, 0.0
     while True:
         time.sleep(pause)
@@ -231,9 +226,9 @@ def describe(error: Exception) -> str:
     sources = (error, getattr(error, "exc", None), error.__cause__, error.__context__)
     found = (getattr(getattr(x, "response", None), "status_code", 0) for x in sources)
     status = next(filter(None, found), 0)
-    of_mlflow = getattr(error, "get_http_status_code", None)
-    if of_mlflow and of_mlflow() != 500:  # 500 is the default, also without a server
-        status = of_mlflow()
+    of_mlflow = getattr(error, "get_http_status_code", lambda: 500)()
+    if of_mlflow != 500:  # the default, also without a server
+        status = of_mlflow
     return type(error).__name__ + (f", HTTP {status}" if status else "")
 
 

@@ -25,11 +25,7 @@ ERRORS = OSError, StorageError, ConfigError  # of storage; training continues
 
 
 def check_installed(names: Sequence[str]) -> str:
-    """Returns "", for `multihost.agree`.
-
-    Raises:
-      ConfigError: if the library of a tracker is not installed.
-    """
+    """Raises ConfigError if a library is missing; returns "", for `multihost.agree`."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
@@ -43,16 +39,13 @@ class Trackers:
     """The processes that send the metrics of a run to its trackers."""
 
     def __init__(self, names: Sequence[str], workdir: str, config: Mapping[str, Any]):
-        """Starts the processes.
-
-        Args:
-          config: {key: value} to record.
-        """
+        """Starts the processes, which record the config."""
         workdir = storage.absolute(workdir)
         self._directory = os.path.join(workdir, DIRECTORY)
-        self._run = {"status": "running", "checkpoint": "", "config": config}
+        self._run: dict[str, Any] = {"config": config}
         try:
-            self._write()
+            storage.make_directory(self._directory)
+            self._write(status="running", checkpoint="")
         except ERRORS as error:
             print(f"config.trackers: nothing is sent, because {error}", file=sys.stderr)
             names = ()
@@ -72,11 +65,13 @@ class Trackers:
 
     def checkpoint(self, path: str) -> None:
         """Records the directory of the newest checkpoint."""
-        self._update(checkpoint=path)
+        with contextlib.suppress(*ERRORS):
+            self._write(checkpoint=path)
 
     def end(self, is_complete: bool) -> None:
         """Waits until everything is sent, at most CLOSE_SECS + EXIT_SECS for all."""
-        self._update(status="complete" if is_complete else "stopped")
+        with contextlib.suppress(*ERRORS):
+            self._write(status="complete" if is_complete else "stopped")
         deadline = time.monotonic() + CLOSE_SECS + EXIT_SECS
         for name, process in self._processes.items():
             try:
@@ -92,12 +87,7 @@ class Trackers:
                     flush=True,
                 )
 
-    def _update(self, **values: str) -> None:
+    def _write(self, **values: str) -> None:
         self._run |= values
-        with contextlib.suppress(*ERRORS):
-            self._write()
-
-    def _write(self) -> None:
-        storage.make_directory(self._directory)
         content = (json.dumps(self._run) + "\n").encode()
         storage.write(os.path.join(self._directory, RUN_FILE), content)

@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -35,16 +36,9 @@ class MetricsWriter:
     """Appends to metrics.jsonl and to a TensorBoard event file in the workdir."""
 
     def __init__(self, workdir: str, first_step: int):
-        """Creates the event file, and drops the lines of steps after `first_step`.
-
-        Those steps came after the last checkpoint of a killed process, and are
-        repeated.
-        """
+        """Creates the event file, and drops the lines of steps that are repeated."""
         path = os.path.join(workdir, METRICS_FILE)
-        if storage.exists(path):
-            kept = [line for line in complete_lines(path) if line["step"] <= first_step]
-            text = "".join(json.dumps(line) + "\n" for line in kept)
-            storage.write(path, text.encode())
+        keep_lines(path, lambda line: line["step"] <= first_step)
         self._lines = AppendOnlyFile(path)
         # TensorBoard reads the event files of a directory in name order, as one run.
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
@@ -55,10 +49,7 @@ class MetricsWriter:
         self._add_event(step=first_step + 1, session_log=start)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line {"step": step, **metrics} and each metric as a scalar.
-
-        A metric that is not finite becomes null in the line.
-        """
+        """Writes a line and scalars; a value that is not finite is null in the line."""
         line = {
             name: value if math.isfinite(value) else None  # JSON has no NaN
             for name, value in metrics.items()
@@ -78,9 +69,6 @@ class MetricsWriter:
         """Commits all lines and events to disk, or to a mounted bucket."""
         self._lines.close()
         self._events.close()
-
-    def close(self) -> None:
-        self.flush()
 
 
 class AppendOnlyFile:
@@ -125,35 +113,21 @@ class AppendOnlyFile:
             self.close()
 
 
-class NullWriter:
-    """Writes nothing; used by all processes other than process 0."""
-
-    def write(self, step: int, metrics: dict[str, float]) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def open_writer(
-    workdir: str, first_step: int, is_first: bool
-) -> MetricsWriter | NullWriter:
-    """Returns a writer that writes files in process 0 only."""
-    if not is_first:
-        return NullWriter()
-    return MetricsWriter(workdir, first_step)
+def keep_lines(path: str, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+    """Drops the other lines of a file like metrics.jsonl, if there is one."""
+    if storage.exists(path):
+        kept = (line for line in _complete_lines(path) if is_kept(line))
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        storage.write(path, text.encode())
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
     """Returns the lines of metrics.jsonl in a workdir, [] if there is no such file."""
     path = os.path.join(workdir, METRICS_FILE)
-    return complete_lines(path) if storage.exists(path) else []
+    return _complete_lines(path) if storage.exists(path) else []
 
 
-def complete_lines(path: str) -> list[dict[str, Any]]:
+def _complete_lines(path: str) -> list[dict[str, Any]]:
     """Returns the lines of a file that are JSON objects with a step."""
     lines = []
     for text in storage.read(path).decode(errors="replace").splitlines():

@@ -34,7 +34,7 @@ WIDTHS = 14, 31, 53  # of the columns
 
 def main() -> None:
     text, hours, device = cli.require("text_bytes", "hours", "device")
-    values = cli.load_config(_CONFIG, build=lambda values: values)
+    values: Any = cli.load_values(_CONFIG)
     model = completion.complete(values, cli.given_keys())  # checks the values, too
     if model.init_from:
         with values.ignore_type():  # a file may have 0 for 0.0

@@ -45,39 +45,25 @@ NEWEST = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where the decay of a run starts or continues, and where it ends.
+    """Where the decay of a run starts or continues, and where it ends."""
 
-    Attributes:
-      step: number of steps before the decay, or before this plan of the rest of it.
-      progress: progress of the decay after these steps, from 0 to 1.
-      last_step: number of steps of the whole run.
-    """
-
-    step: int
-    progress: float
-    last_step: int
+    step: int  # steps before the decay, or before this plan of the rest of it
+    progress: float  # of the decay after these steps, from 0 to 1
+    last_step: int  # number of steps of the whole run
 
     def progress_at(self, step: int) -> float:
-        """Returns the progress of the decay after `step` steps."""
         done = (step - self.step) / max(self.last_step - self.step, 1)
         return self.progress + (1.0 - self.progress) * min(max(done, 0.0), 1.0)
 
 
 @dataclasses.dataclass
 class Costs:
-    """The latest seconds of parts of a run, 0 before the first.
+    """The latest seconds of parts of a run, 0 before the first."""
 
-    Attributes:
-      step: a step, without evaluations and saves.
-      evaluation: an evaluation.
-      save: a save, as far as steps wait for it.
-      last_save: a save until it is complete, and its verification.
-    """
-
-    step: float = 0.0
+    step: float = 0.0  # without evaluations and saves
     evaluation: float = 0.0
-    save: float = 0.0
-    last_save: float = 0.0
+    save: float = 0.0  # as far as steps wait for it
+    last_save: float = 0.0  # until it is complete, and its verification
 
 
 def first_plan(config: ExperimentConfig) -> Plan:
@@ -135,12 +121,9 @@ class Budget:
         It writes nothing: the first `record` does.
 
         Args:
-          workdir: its workdir; process 0 records the running time there.
+          workdir: process 0 records the running time there.
           saved: `saved` of the checkpoint to resume from, None in a new run.
           began: `clock()` at the start of this process.
-
-        Raises:
-          CorruptError: when the record of the running time is corrupt.
         """
         self._config = config
         self._path = os.path.join(workdir, RECORD_FILE)
@@ -169,11 +152,7 @@ class Budget:
         return dataclasses.asdict(self.plan) if self.plan else None
 
     def arguments(self, step: int) -> tuple[np.ndarray, ...]:
-        """Returns the arguments of step number `step` besides the state and the batch.
-
-        Returns:
-          (float32[],), the factor of the learning rate; () without a budget.
-        """
+        """Returns (factor of the learning rate, float32[],); () without a budget."""
         if self.plan is None:
             return ()
         factor = optimizer.decay_factor(self.plan.progress_at(step))
@@ -211,10 +190,13 @@ class Budget:
         if self._timed_from is None:
             self._timed_from = step, seconds
         elif step % self._config.log_every_steps == 0 and step < self.plan.last_step:
-            self._measure_step(step, seconds)
-            self._costs.last_save = last_save
+            first_step, before = self._timed_from
+            newest, costs = (seconds - before) / (step - first_step), self._costs
+            costs.step += (NEWEST if costs.step else 1.0) * (newest - costs.step)
+            costs.last_save = last_save
+            self._timed_from = step, seconds
             left = 3600 * self._config.budget_hours - self._used()
-            plan = new_plan(self.plan, step, self._config, self._costs, left)
+            plan = new_plan(self.plan, step, self._config, costs, left)
             self.plan = Plan(*multihost.from_process_0(dataclasses.astuple(plan)))
 
     def record(self) -> None:
@@ -229,13 +211,6 @@ class Budget:
         if self.plan is None or self._timed_from is None:
             return 0.0
         return max(self._used() - 3600 * self._config.budget_hours, 0.0)
-
-    def _measure_step(self, step: int, seconds: float) -> None:
-        assert self._timed_from is not None
-        first_step, before = self._timed_from
-        newest, costs = (seconds - before) / (step - first_step), self._costs
-        costs.step += (NEWEST if costs.step else 1.0) * (newest - costs.step)
-        self._timed_from = step, seconds
 
     def _used(self) -> float:
         return clock() - self._zero

@@ -29,9 +29,11 @@ def compiler_options() -> dict[str, bool]:
     return {name: value for name, value in options.items() if name not in given}
 
 
-def jit(train_step: Callable[..., Any]) -> Any:
-    """Jits the train step with its state donated, as in every run."""
-    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options())
+def jit(train_step: Callable[..., Any], donates_state: bool = True) -> Any:
+    """Jits the train step with the compiler options of every run."""
+    donated = 0 if donates_state else ()
+    options = compiler_options()
+    return jax.jit(train_step, donate_argnums=donated, compiler_options=options)
 
 
 def compile_phase(
@@ -42,13 +44,7 @@ def compile_phase(
     phase_index: int,
     options: dict[str, Any] | None = None,
 ) -> Compiled:
-    """Compiles the train step for the batches of a phase.
-
-    Args:
-      config: the phases determine the shapes of batches.
-      train_step: from `jit`.
-      state: arrays, or their shapes, dtypes and shardings.
-    """
+    """Compiles the train step of `jit` for a state and the batches of a phase."""
     with jax.set_mesh(mesh):  # set_mesh applies to this thread only
         batch = sharding.abstract_batch(
             pipeline.batch_shapes(config.phases[phase_index]), mesh
@@ -74,18 +70,9 @@ class CompiledSteps:
         state: step_lib.TrainState,
         mesh: jax.sharding.Mesh,
     ):
-        """Prepares to compile; `start` or `get` compiles a phase.
-
-        Args:
-          config: the phases determine the shapes of batches.
-          train_step: from `jit`.
-          state: the state that the steps take, or its shapes, dtypes and shardings,
-            which is all that is kept.
-        """
-        self._config, self._train_step, self._mesh = config, train_step, mesh
-        self._state = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-        )
+        """Prepares to compile the train step of `jit` for `step.abstract_state`."""
+        self._config, self._train_step = config, train_step
+        self.state, self._mesh = state, mesh
         self._thread = futures.ThreadPoolExecutor(1, "compile")
         self._compiled: dict[int, futures.Future[Compiled]] = {}
 
@@ -93,7 +80,9 @@ class CompiledSteps:
         """Starts to compile a phase if that has not started yet."""
         if phase_index not in self._compiled:
             self._compiled[phase_index] = self._thread.submit(
-                self._compile, phase_index
+                lambda: compile_phase(
+                    self._config, self._train_step, self.state, self._mesh, phase_index
+                )
             )
         return self._compiled[phase_index]
 
@@ -113,8 +102,3 @@ class CompiledSteps:
             if following.done():
                 following.result()
         return compiled
-
-    def _compile(self, phase_index: int) -> Compiled:
-        return compile_phase(
-            self._config, self._train_step, self._state, self._mesh, phase_index
-        )

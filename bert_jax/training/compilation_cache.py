@@ -35,15 +35,25 @@ def enable(compilation_cache_dir: str) -> str:
     """
     directory, reason = compilation_cache_dir, ""
     of_jax = _JAX_CONFIG.jax_compilation_cache_dir
-    if directory == AUTO and of_jax:
+    is_auto = directory == AUTO
+    if is_auto and of_jax:
         return f"cache:  {of_jax}"
-    if directory == AUTO:
-        try:
+    try:
+        if is_auto:
             directory = _default()
-        except (OSError, ConfigError) as error:  # a run does not need a cache
-            directory, reason = "", f", because {error}"
-    elif directory:
-        _check(directory)
+        elif storage.is_remote(directory):
+            storage.write(f"{directory}/.writable", b"")
+        elif directory:
+            os.makedirs(os.path.dirname(os.path.abspath(directory)), exist_ok=True)
+            storage.private_directory(directory)
+            tempfile.TemporaryFile(dir=directory).close()
+    except (OSError, ConfigError) as error:
+        if not is_auto:
+            raise ConfigError(
+                f"config.compilation_cache_dir: {error}; give another directory, or ''"
+                " to disable the cache"
+            ) from None
+        directory, reason = "", f", because {error}"  # a run does not need a cache
     jax.config.update("jax_compilation_cache_dir", directory or None)
     if not directory:
         return f"cache:  none{reason}"
@@ -66,28 +76,6 @@ def _default() -> str:
     os.makedirs(directory, exist_ok=True)
     tempfile.TemporaryFile(dir=directory).close()
     return directory
-
-
-def _check(directory: str) -> None:
-    """Creates and checks a directory that the config names.
-
-    Raises:
-      ConfigError: see `enable`.
-    """
-    try:
-        if storage.is_remote(directory):
-            storage.write(f"{directory}/.writable", b"")
-            return
-        os.makedirs(os.path.dirname(os.path.abspath(directory)), exist_ok=True)
-        storage.private_directory(directory)
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        raise ConfigError(
-            f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"
-            " writable directory, or '' to disable the cache"
-        ) from None
-    except ConfigError as error:
-        raise ConfigError(f"config.compilation_cache_dir: {error}") from None
 
 
 def _cpu_digest() -> str:

@@ -34,11 +34,7 @@ class HeldOut:
         graphdef: nnx.GraphDef,
         probes: Callable[[Any], dict[str, float]],
     ):
-        """Initializes the evaluation.
-
-        Args:
-          probes: maps parameters to further metrics by their full names.
-        """
+        """Prepares to evaluate; `probes` maps parameters to further metrics by name."""
         self._config, self._corpus, self._mesh = config, corpus, mesh
         self._probes = probes
         self._eval_step = jax.jit(step_lib.make_eval_step(config, graphdef))
@@ -58,7 +54,6 @@ class HeldOut:
         )
 
     def is_due(self, step: int, last_step: int) -> bool:
-        """Returns whether an evaluation is due after `step` steps."""
         is_last = step == last_step
         return self.exists and (is_last or step % self._config.eval.every_steps == 0)
 
@@ -107,8 +102,6 @@ def eval_batches(
     that runs with different training rates are comparable.
 
     Args:
-      corpus: its "validation" split is read.
-      config: config.eval determines the number of sequences and the mask rate.
       phase_index: the phase whose sequence length and batch size are used.
       part: (i, n) for the i-th of n equal parts of each batch's rows.
     """

@@ -19,11 +19,7 @@ from bert_jax.training.step import Batch
 def find_corpus(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
 ) -> Corpus:
-    """Opens the corpus, the same one in every process; process 0 may prepare it.
-
-    Args:
-      config, tokenizer: see `build.prepare`.
-    """
+    """Opens the corpus, the same one in every process; process 0 may prepare it."""
     directory = config.data.corpus_dir
 
     def find() -> Corpus:
@@ -54,15 +50,9 @@ def training_batches(
 ) -> Iterator[tuple[int, int, Batch]]:
     """Yields (step, phase, batch) for every step after `first_step`.
 
-    A batch is on the devices and has the shapes of `pipeline.batch_shapes`. The next
-    batch is transferred while a step runs.
-
-    Args:
-      corpus: its "train" split is read.
-      config: determines the phases, the data pipeline and the seed.
-      mesh: each process reads the rows of its own devices.
-      first_step: number of completed steps.
-      skips: batches to skip because the run diverged on them.
+    Each process reads the rows of its own devices of the mesh. A batch is on the
+    devices and has the shapes of `pipeline.batch_shapes`. The next batch is transferred
+    while a step runs.
     """
     host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
 

@@ -32,7 +32,6 @@ def loss_sums(
     """Returns summed losses and numbers of correct predictions, float32[] each.
 
     Args:
-      graphdef: from `step.init_state`.
       batch: a global batch, or a microbatch.
       next_sentence: whether to include the next-sentence objective.
       dropout_key: None disables dropout.
@@ -42,21 +41,18 @@ def loss_sums(
     masked_lm_BPV, next_sentence_BK2 = bert(
         batch, dropout_key=dropout_key, dtype=dtype, remat=remat
     )
-    masked_lm_loss, masked_lm_correct = masked_lm_sums(
+    loss, correct = weighted_cross_entropy(
         masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
     )
-    sums = {"masked_lm_loss": masked_lm_loss, "masked_lm_accuracy": masked_lm_correct}
-    if not next_sentence:
-        return sums
-    next_sentence_loss, next_sentence_correct = next_sentence_sums(
-        next_sentence_BK2,
-        batch["next_sentence_labels"],
-        batch["next_sentence_weights"],
-    )
-    return sums | {
-        "next_sentence_loss": next_sentence_loss,
-        "next_sentence_accuracy": next_sentence_correct,
-    }
+    sums = {"masked_lm_loss": loss, "masked_lm_accuracy": correct}
+    if next_sentence:
+        loss, correct = weighted_cross_entropy(
+            next_sentence_BK2,
+            batch["next_sentence_labels"],
+            batch["next_sentence_weights"],
+        )
+        sums |= {"next_sentence_loss": loss, "next_sentence_accuracy": correct}
+    return sums
 
 
 def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
@@ -70,7 +66,6 @@ def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
 
 
 def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
-    """Returns sums divided by counts, for each metric."""
     # The released code adds 1e-5 to counts, which keeps a batch without masks finite
     # but changes every accuracy. Counts are whole numbers, so the maximum does not.
     return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
@@ -85,38 +80,6 @@ def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> ja
     return total
 
 
-def masked_lm_sums(
-    logits_BPV: jax.Array, ids_BP: jax.Array, weights_BP: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of correct predictions.
-
-    Args:
-      logits_BPV: float32.
-      ids_BP: int32, the original tokens.
-      weights_BP: float32, 1 for a real masked position, 0 for padding.
-
-    Returns:
-      (sum in nats, correct), both float32[].
-    """
-    return weighted_cross_entropy(logits_BPV, ids_BP, weights_BP)
-
-
-def next_sentence_sums(
-    logits_BK2: jax.Array, labels_BK: jax.Array, weights_BK: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of correct predictions.
-
-    Args:
-      logits_BK2: float32.
-      labels_BK: int32, 0 where B follows A, 1 where B is random.
-      weights_BK: float32, 1 for a real pair, 0 for padding.
-
-    Returns:
-      (sum in nats, correct), both float32[].
-    """
-    return weighted_cross_entropy(logits_BK2, labels_BK, weights_BK)
-
-
 @jax.named_scope("loss")
 def weighted_cross_entropy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array
@@ -126,7 +89,7 @@ def weighted_cross_entropy(
     Args:
       logits: float32, classes last.
       labels: int32 of the shape of logits without its last dim.
-      weights: float32 of that shape.
+      weights: float32 of that shape, 0 for padding.
 
     Returns:
       (sum in nats, correct), both float32[].

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import errors, storage
+from bert_jax import errors
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
@@ -45,7 +45,6 @@ class Guard:
         rollback undid are kept.
 
         Args:
-          config: config.guard is the policy.
           first_step: number of completed steps.
           workdir: directory for the records; None records nothing.
           log: called with a line if some of the checked steps are not finite.
@@ -53,25 +52,17 @@ class Guard:
         self._config, self._corpus, self._position = config, corpus, position
         self._path = os.path.join(workdir, BAD_STEPS_FILE) if workdir else None
         self._log = log
-        if self._path and storage.exists(self._path):
-            kept = [
-                record
-                for record in writer.complete_lines(self._path)
-                if record["step"] <= first_step
-                or record.get("rollbacks", 0) < position.rollbacks
-            ]
-            text = "".join(json.dumps(record) + "\n" for record in kept)
-            storage.write(self._path, text.encode())
+        if self._path:
+            writer.keep_lines(
+                self._path,
+                lambda record: (
+                    record["step"] <= first_step
+                    or record.get("rollbacks", 0) < position.rollbacks
+                ),
+            )
 
     def check(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
-        """Reports and records the steps that are not finite.
-
-        Args:
-          metrics: metrics of the steps up to `last_step`, in order.
-
-        Raises:
-          DivergedError: when config.guard.max_bad_steps in a row are not finite.
-        """
+        """Reports and records the steps up to `last_step` that are not finite."""
         first_step = last_step - len(metrics) + 1
         bad = {
             step: found
@@ -131,10 +122,9 @@ class Guard:
 
 
 def check_finite(step: int, state: TrainState) -> None:
-    """Checks a state before it is saved: a finite gradient can overflow a moment.
+    """Raises DivergedError if a parameter or a moment is not finite.
 
-    Raises:
-      DivergedError: when a parameter or a moment is not finite.
+    A finite gradient can overflow a moment.
     """
     if not _is_finite((state.params, state.opt_state)):
         raise errors.DivergedError(step, "parameters or moments are not finite")

@@ -24,8 +24,6 @@ UNDECAYED = ("bias", "scale", "decoder_bias")
 
 
 class BertAdamState(NamedTuple):
-    """The moments of `scale_by_bert_adam`."""
-
     mu: Any  # a tree like the parameters, of OptimizerConfig.mu_dtype
     nu: Any  # a tree like the parameters, float32
 
@@ -33,11 +31,7 @@ class BertAdamState(NamedTuple):
 def make_optimizer(
     config: ExperimentConfig,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer of a run and its learning-rate schedule.
-
-    The gradient is clipped by its global norm after it is averaged over the whole
-    batch; the released code clips each replica's gradient before the sum.
-    """
+    """Returns the optimizer of a run and its learning-rate schedule."""
     schedule = make_schedule(config)
     return transformation(config.optimizer, schedule), schedule
 
@@ -45,25 +39,26 @@ def make_optimizer(
 def transformation(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Returns the optimizer that `config.name` selects, with a given schedule."""
-    return optax.chain(
-        clip_by_global_norm(config.clip_norm),
-        *_directions(config),
-        optax.scale_by_learning_rate(schedule),
-    )
+    """Returns the optimizer that `config.name` selects, with a given schedule.
 
-
-def _directions(config: OptimizerConfig) -> list[optax.GradientTransformation]:
-    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    The gradient is clipped by its global norm after it is averaged over the whole
+    batch; the released code clips each replica's gradient before the sum.
+    """
     betas, mu_dtype = (config.beta1, config.beta2), jnp.dtype(config.mu_dtype)
     if config.name == "adamw_bert":
-        return [scale_by_bert_adam(*betas, config.epsilon, mu_dtype), decay]
-    adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
-    if config.name == "adamw":
-        return [adam, decay]
-    # LAMB with bias correction, as in the paper. The trust ratio applies to the tensors
-    # that decay, as in the authors' code.
-    return [adam, decay, optax.masked(optax.scale_by_trust_ratio(), decay_mask)]
+        adam = scale_by_bert_adam(*betas, config.epsilon, mu_dtype)
+    else:
+        adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
+    steps = [adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)]
+    if config.name == "lamb":
+        # LAMB with bias correction, as in the paper. The trust ratio applies to the
+        # tensors that decay, as in the authors' code.
+        steps.append(optax.masked(optax.scale_by_trust_ratio(), decay_mask))
+    return optax.chain(
+        clip_by_global_norm(config.clip_norm),
+        *steps,
+        optax.scale_by_learning_rate(schedule),
+    )
 
 
 def make_schedule(config: ExperimentConfig) -> optax.Schedule:
@@ -93,13 +88,9 @@ def schedule_notes(config: ExperimentConfig) -> list[str]:
 
 
 def reset_moments(opt_state: Any, when: jax.Array) -> Any:
-    """Resets the moments and the count of their bias correction to 0.
+    """Resets the moments and the count of their bias correction if `when` (bool[]).
 
     The step count of the learning-rate schedule is kept.
-
-    Args:
-      opt_state: state of a transformation from `make_optimizer`.
-      when: bool[], whether to reset.
     """
     is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
     return jax.tree.map(

@@ -1,7 +1,6 @@
 """Describes a run before its first step, and summarizes it after its last one."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,56 +13,9 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
 from bert_jax.monitoring import report, throughput, writer
-from bert_jax.training import compilation, optimizer
+from bert_jax.training import compilation
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.step import TrainState, compute_dtype
-
-
-def describe(
-    config: ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    corpus: Corpus,
-    state: TrainState,
-    workdir: str,
-    first_step: int,
-    last_step: int,
-) -> str:
-    """Returns lines that describe the model, the devices, the data and the phases."""
-    model = config.model
-    found = numbers(config, mesh, corpus, state)
-    phases = ", ".join(
-        f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
-        f" {phase.sequence_length}"
-        for phase in config.phases
-    )
-    num_processes = jax.process_count()
-    processes = f" in {num_processes} processes" if num_processes > 1 else ""
-    start = "from random weights"
-    if first_step == last_step:
-        start = "already complete"
-    elif config.branch_from.endswith(f"@{first_step}"):
-        start = f"branching off {config.branch_from}"
-    elif first_step:
-        start = f"resuming at step {first_step:,}"
-    elif config.init_from:
-        start = f"from the weights in {config.init_from} with a new optimizer"
-    if config.budget_hours:
-        limit = report.format_duration(3600 * config.budget_hours)
-        phases = f"at most {limit}, {phases}"
-    options = " ".join(f"{k}={v}" for k, v in compilation.compiler_options().items())
-    return "\n".join(
-        [
-            f"model:  {found['num_parameters']:,} parameters,"
-            f" {model.num_hidden_layers} layers of {model.hidden_size},"
-            f" {found['compute_dtype']}",
-            f"device: {found['num_devices']} x {found['device_kind']}{processes},"
-            f" mesh {found['mesh']}{f', {options}' if options else ''}",
-            f"data:   {found['num_tokens']:,} tokens"
-            f"{' streamed, indexed' if config.data.stream else ''}"
-            f" in {config.data.corpus_dir}",
-            f"train:  {phases} tokens, {start}, workdir {workdir}",
-        ]
-    )
 
 
 def numbers(
@@ -90,12 +42,51 @@ def numbers(
     } | {f"flops_per_step.{i}": flops_i for i, flops_i in enumerate(flops)}
 
 
-def tracked(
+def describe(
     config: ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    corpus: Corpus,
-    state: TrainState,
+    sizes: dict[str, Any],
     workdir: str,
+    first_step: int,
+    last_step: int,
+) -> str:
+    """Describes the model, the devices, the data (`numbers`) and the phases."""
+    model, num_processes = config.model, sizes["num_processes"]
+    phases = ", ".join(
+        f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
+        f" {phase.sequence_length}"
+        for phase in config.phases
+    )
+    processes = f" in {num_processes} processes" if num_processes > 1 else ""
+    start = "from random weights"
+    if first_step == last_step:
+        start = "already complete"
+    elif config.branch_from.endswith(f"@{first_step}"):
+        start = f"branching off {config.branch_from}"
+    elif first_step:
+        start = f"resuming at step {first_step:,}"
+    elif config.init_from:
+        start = f"from the weights in {config.init_from} with a new optimizer"
+    if config.budget_hours:
+        limit = report.format_duration(3600 * config.budget_hours)
+        phases = f"at most {limit}, {phases}"
+    options = [f", {k}={v}" for k, v in compilation.compiler_options().items()]
+    return "\n".join(
+        [
+            f"model:  {sizes['num_parameters']:,} parameters,"
+            f" {model.num_hidden_layers} layers of {model.hidden_size},"
+            f" {sizes['compute_dtype']}",
+            f"device: {sizes['num_devices']} x {sizes['device_kind']}{processes},"
+            f" mesh {sizes['mesh']}{''.join(options)}",
+            f"data:   {sizes['num_tokens']:,} tokens"
+            f"{' streamed, indexed' if config.data.stream else ''}"
+            f" in {config.data.corpus_dir}",
+            f"train:  {phases} tokens, {start}, workdir {workdir}",
+        ]
+    )
+
+
+def tracked(
+    config: ExperimentConfig, sizes: dict[str, Any], workdir: str
 ) -> dict[str, Any]:
     """Returns the config by key, and `numbers`, as trackers record them.
 
@@ -103,45 +94,20 @@ def tracked(
     """
     flat = config_lib.flatten(dataclasses.asdict(config))
     keys = {k.replace("[", ".").replace("]", ""): value for k, value in flat.items()}
-    run = numbers(config, mesh, corpus, state)
-    run["workdir"] = storage.absolute(workdir)
+    run = sizes | {"workdir": storage.absolute(workdir)}
     return keys | {f"run.{name}": value for name, value in run.items()}
-
-
-def print_notes(config: ExperimentConfig, notes: Sequence[str]) -> None:
-    """Prints warnings about the schedule, and notes about the start of the run."""
-    for note in (*optimizer.schedule_notes(config), *notes):
-        print(f"        {note}", flush=True)
 
 
 def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
     """Verifies the last checkpoint, plots the curves and prints a summary.
 
-    Args:
-      num_steps: number of steps of the whole run.
-      began: `clock()` at the start of the process.
-
     Returns:
       "", for `multihost.agree`.
-
-    Raises:
-      CorruptError: when the last checkpoint is corrupt.
     """
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
-    print(summarize(workdir, num_steps, began, held_out))
+    lines, entropy = writer.read(workdir), held_out.unigram_entropy
+    report.plot_curves(workdir, lines, entropy)
+    seconds, processes = clock() - began, multihost.num_processes()
+    print(report.summary(workdir, num_steps, seconds, lines, entropy, processes))
     return ""
-
-
-def summarize(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
-    """Plots the curves and returns a summary of the run, see `finish`."""
-    lines = writer.read(workdir)
-    report.plot_curves(workdir, lines, held_out.unigram_entropy)
-    return report.summary(
-        workdir,
-        num_steps,
-        clock() - began,
-        lines,
-        held_out.unigram_entropy,
-        multihost.num_processes(),
-    )

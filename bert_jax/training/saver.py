@@ -124,14 +124,13 @@ class Saver:
     def finishing_saves(self, state: Callable[[], TrainState]) -> Iterator[None]:
         """Waits for the save in progress, also after an error if it can complete.
 
-        Args:
-          state: returns the current state, whose parameters explain a divergence.
+        The parameters of the state that `state` returns explain a divergence.
         """
         try:
             yield
         except DivergedError as error:
             # Otherwise, the time since the last line counts as not running.
-            self.monitor.log_time(error.step)
+            self.monitor.write(error.step, {})
             reason = nonfinite.diagnose(state().params, self.workdir, error.step)
             raise error.because(reason) from None
         except Exception as error:

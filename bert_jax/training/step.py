@@ -5,7 +5,7 @@ Shapes: B row of the batch, A microbatch, P masked position, K sentence pair in 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,6 @@ from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.training import losses, optimizer
 from bert_jax.training.losses import Batch, Metrics
 
-T = TypeVar("T")
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +33,7 @@ class TrainState:
 
 
 def compute_dtype(name: str) -> jnp.dtype:
-    """Resolves compute_dtype; "auto" is bfloat16 on accelerators, float32 on a CPU."""
+    """Resolves "auto": bfloat16 on accelerators, float32 on a CPU."""
     if name == "auto":
         on_cpu = sharding.platform() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)
@@ -196,9 +194,9 @@ def apply_gradients(
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
 
+    The update is skipped if the loss or a gradient is not finite.
+
     Args:
-      grads: gradients, a tree like the parameters.
-      loss: float32[]; the update is skipped if the loss or a gradient is not finite.
       shard_optimizer: whether moments and update are sharded over the data axis as
         well (ZeRO-1).
       factor: float32[], a factor of the update; None for none.
@@ -206,18 +204,19 @@ def apply_gradients(
     with jax.named_scope("optimizer"):
         before = state.params
         if shard_optimizer:
-            grads, before = (
-                sharding.shard_over_data(grads),
-                sharding.shard_over_data(before),
-            )
+            grads, before = map(sharding.shard_over_data, (grads, before))
         grad_norm = optax.tree.norm(grads)
         is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = tx.update(grads, state.opt_state, before)
         if factor is not None:
             updates = jax.tree.map(lambda update: update * factor, updates)
         params = optax.apply_updates(before, updates)
-        params, opt_state = keep_unless(
-            is_good, (params, opt_state), (before, state.opt_state)
+        # Elementwise, not a `jax.lax.cond`: it fuses into the update, which reads the
+        # old values anyway, and costs no extra pass over memory.
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(is_good, new, old),
+            (params, opt_state),
+            (before, state.opt_state),
         )
         params = sharding.reshard_like(params, state.params)
     bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
@@ -238,15 +237,6 @@ def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainSta
         begins = jnp.any(state.step == starts)
         opt_state = optimizer.reset_moments(state.opt_state, begins)
     return dataclasses.replace(state, opt_state=opt_state)
-
-
-def keep_unless(is_good: jax.Array, new: T, old: T) -> T:
-    """Returns the tree `new` if `is_good` (bool[]), else the tree `old`.
-
-    The choice is elementwise, not a `jax.lax.cond`: it fuses into the update, which
-    reads the old values anyway, and costs no extra pass over memory.
-    """
-    return jax.tree.map(lambda n, o: jnp.where(is_good, n, o), new, old)
 
 
 def make_eval_step(

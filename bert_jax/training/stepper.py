@@ -1,74 +1,60 @@
-"""Takes the steps of a run: compiles them, reads their batches, replays some."""
+"""Takes the steps of a run: waits for their compilation, and replays some."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
+from bert_jax.errors import CorruptError
+from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import report, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
 from bert_jax.monitoring.profile import Profiler
-from bert_jax.phases import Position, phase_of
+from bert_jax.phases import Position
 from bert_jax.training import nonfinite
 from bert_jax.training.compilation import CompiledSteps
-from bert_jax.training.input import training_batches
-from bert_jax.training.replay import Replay
-from bert_jax.training.step import Batch, TrainState
+from bert_jax.training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Stepper:
-    """The batches of a run and its compiled step."""
+    """The corpus of a run and its compiled step.
+
+    Attributes:
+      replayed: the jitted step without donation, for config.guard.replay_every_steps.
+    """
 
     config: ExperimentConfig
     corpus: Corpus
     mesh: jax.sharding.Mesh
     compiled: CompiledSteps
-    replay: Replay
+    replayed: Callable[..., Any]
     monitor: Monitor
 
     def open_log(
         self, workdir: str, first_step: int, position: Position, began: float
     ) -> None:
         """Opens the log of the steps after `first_step`; see `Monitor.open_log`."""
-        config = self.config
+        config, monitor = self.config, self.monitor
+        records = workdir if multihost.is_first() else None
         guard = nonfinite.Guard(
-            config,
-            self.corpus,
-            position,
-            first_step,
-            workdir if multihost.is_first() else None,
-            self.monitor.print,
+            config, self.corpus, position, first_step, records, monitor.print
         )
-        self.monitor.open_log(
+        monitor.open_log(
             workdir,
             first_step,
             config.num_steps,
             config.log_every_steps,
-            phase_of(config, max(first_step - 1, 0))[0],
             throughput.Throughput(config),
             report.format_steps,
             guard.check,
             began,
         )
-
-    def open_profiler(self, workdir: str, first_step: int) -> Profiler:
-        """Opens config.profile in process 0, which traces its own devices."""
-        steps = self.config.profile if multihost.is_first() else ()
-        return Profiler(steps, workdir, first_step, self.monitor)
-
-    def batches(
-        self, first_step: int, position: Position
-    ) -> Iterator[tuple[int, int, Batch]]:
-        """Yields (step, phase, batch) for every step after `first_step`, timed."""
-        batches = training_batches(
-            self.corpus, self.config, self.mesh, first_step, position.skips
-        )
-        return self.monitor.timed(batches)
 
     def take(
         self,
@@ -78,18 +64,63 @@ class Stepper:
         state: TrainState,
         *arguments: Any,
     ) -> tuple[TrainState, Metrics]:
-        """Takes a step; replays it before if that is due.
+        """Takes step number `step`, counted from 1; replays it before if that is due.
 
         Args:
-          step: number of steps taken, including this one.
           state: the state before the step; it is donated.
           arguments: the batch, and the factor of the rate with a budget.
         """
         if not self.compiled.is_ready(phase_index):
             with self.monitor.activity("compiling"):
                 self.compiled.get(phase_index)
-        if self.replay.is_due(step):
+        every_steps = self.config.guard.replay_every_steps
+        if every_steps and step % every_steps == 0:
             with self.monitor.activity("replaying"):
-                self.replay.check(step, state, *arguments)
+                replay(self.replayed, step, state, *arguments)
         train_step = self.compiled.get(phase_index)
         return profiler.step(step, train_step, state, *arguments)
+
+
+def replay(
+    train_step: Callable[..., Any], step: int, state: TrainState, *arguments: Any
+) -> None:
+    """Detects faulty chips: takes a step twice and compares the results bit by bit.
+
+    Such faults are rare and silent, and spread to all chips with the next gradient. The
+    results take the memory of two more states on the devices, and are discarded.
+    """
+    first = jax.block_until_ready(train_step(state, *arguments))
+    second = jax.block_until_ready(train_step(state, *arguments))
+    names = differing_arrays(first, second)
+    if multihost.any_process(bool(names)):
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        where = f"{len(names)} arrays differ: {shown}" if names else "no difference"
+        raise CorruptError(
+            f"step {step:,} gave different bits when it was repeated (process"
+            f" {jax.process_index()}: {where}), so a chip or its memory is faulty;"
+            " the step is not saved; rerun the same command on other hardware to"
+            " resume from the last checkpoint"
+        )
+
+
+def differing_arrays(a: Any, b: Any) -> list[str]:
+    """Returns the paths of the arrays that differ on any device of this process."""
+    are_equal = _are_equal(a, b)
+    return [
+        path_name(path)
+        for path, is_equal in jax.tree_util.tree_leaves_with_path(are_equal)
+        # Each device compares its own copy of a replicated array.
+        if not all(bool(shard.data) for shard in is_equal.addressable_shards)
+    ]
+
+
+@jax.jit
+def _are_equal(a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.all(_bits(x) == _bits(y)), a, b)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    kind = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(x, kind)

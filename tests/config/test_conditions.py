@@ -45,15 +45,7 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
     ("changes", "message"),
     [
         ({"model__hidden_size": 30}, r"hidden_size=30 .*num_attention_heads=4"),
-        ({"loss_weights__masked_lm": 0.0}, r"loss_weights\.masked_lm=0.0 .*above 0"),
-        ({"loss_weights__next_sentence": -1.0}, r"next_sentence=-1.0 .*at least 0"),
-        ({"eval__masked_lm_prob": 1.0}, r"eval\.masked_lm_prob=1.0 .*below 1"),
         ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
-        ({"compute_dtype": "float16"}, r"compute_dtype='float16' .*bfloat16"),
-        (
-            {"gradient_reduction_dtype": "float16"},
-            r"gradient_reduction_dtype='float16' .*float32, bfloat16",
-        ),
         (
             {"checkpoint__keep_best": 1, "data__validation_fraction": 0.0},
             "keep_best=1 needs held-out documents",
@@ -63,9 +55,6 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             {"tokenizer__kind": "sentencepiece_bpe", "data__word_segmented": True},
             r"word_segmented=True is for WordPiece",
         ),
-        ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
-        ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
-        ({"data__invalid_utf8": "ignore"}, r"invalid_utf8='ignore' .*replace, skip"),
         ({"data__max_line_bytes": 100}, r"max_line_bytes=100 must be at least 1024"),
         (
             {"data__max_document_bytes": 2**16},
@@ -79,9 +68,7 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             {"data__source_weights": (1.0, 2.0)},
             r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
         ),
-        ({"data__source_weights": (0.0,)}, r"source_weights\[0\]=0.0 must be above 0"),
         ({"data__source_weights": (math.inf,)}, r"source_weights\[0\] is inf.* finite"),
-        ({"optimizer__learning_rate": math.inf}, r"learning_rate is inf.* finite"),
         ({"optimizer__learning_rate": math.nan}, r"learning_rate is nan.* finite"),
         (
             {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
@@ -96,10 +83,13 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             r"decay_steps=0 must be from 1 to 17; try a fifth of 20 steps",
         ),
         (
+            {"budget_hours": 1.0},
+            "budget_hours=1.0 needs config.optimizer.schedule='wsd'",
+        ),
+        (
             {"optimizer__decay_steps": 4},
             r"decay_steps=4 must be 0 with another schedule than 'wsd', or with config",
         ),
-        ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},
             r"global_batch_size=8 .*num_streams=3; try 6 or 9",
@@ -108,8 +98,6 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             {"data__num_shards": 3, "data__num_streams": 2},
             r"num_streams=2 must divide num_shards=3",
         ),
-        ({"accumulation_steps": 0}, r"accumulation_steps=0 must be at least 1"),
-        ({"optimizer__learning_rate": 0.0}, r"learning_rate=0.0 must be above 0"),
         ({"mesh__data": 0}, r"config\.mesh .*at least 1, or -1"),
         ({"mesh__fsdp": -1}, r"config\.mesh .*at most one"),
         ({"model__type_vocab_size": 1}, r"type_vocab_size=1"),
@@ -122,18 +110,11 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             r"max_predictions=4 .*max_sequences_per_row=8 pairs; try 6$",
         ),
         ({"phase": {"max_sequences_per_row": 33}}, "must be at least 1 and at most 32"),
-        ({"phase": {"max_sequences_per_row": 0}}, "must be at least 1"),
-        ({"data__mask_ngram_max": 0}, "mask_ngram_max=0 must be at least 1"),
         (
             {"data__mask_random_prob": 0.3},
             r"mask_random_prob.*\(0\.8, 0\.3\) must have a sum of at most 1",
         ),
-        (
-            {"data__mask_replace_prob": -0.1},
-            r"mask_replace_prob=-0\.1 must be at least 0",
-        ),
         ({"phase": {"max_predictions": 17}}, r"max_predictions=17 must be at most"),
-        ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
         (
             {"trackers": ("mlflow", "wandbb")},
             r"trackers\[1\]='wandbb' must be .*; the nearest is wandb$",

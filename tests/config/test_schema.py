@@ -12,16 +12,7 @@ import pytest
 
 from bert_jax import cli, errors
 from bert_jax import config as config_lib
-from bert_jax.configs import (
-    base,
-    base_modern,
-    d2l,
-    gpu_day,
-    large,
-    large_packed,
-    sizes,
-)
-from bert_jax.training.optimizer import make_schedule
+from bert_jax.configs import base, base_modern, large, large_packed, sizes
 from tests.conftest import make_config
 
 
@@ -111,18 +102,6 @@ def test_modern_recipe_has_the_model_and_data_of_base():
     assert modern.tokenizer == faithful.tokenizer
 
 
-def test_the_recipe_of_a_day_is_the_modern_one_in_rows_of_512_tokens():
-    day, modern = (
-        config_lib.from_config_dict(m.get_config()) for m in (gpu_day, base_modern)
-    )
-    for section in ("model", "data", "tokenizer"):
-        assert getattr(day, section) == getattr(modern, section)
-    assert day.model.max_position_embeddings == 512 and day.budget_hours == 24
-    (phase,) = day.phases
-    free = {"num_steps": phase.num_steps, "global_batch_size": phase.global_batch_size}
-    assert dataclasses.replace(modern.phases[1], **free) == phase
-
-
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
@@ -165,18 +144,3 @@ def test_only_the_last_phase_of_large_packed_is_packed():
         for key in ("num_steps", "max_sequences_per_row")
     }
     assert packed == faithful
-
-
-def test_d2l_has_the_setting_of_the_book():
-    """Source: Dive into Deep Learning, sections 15.8 to 15.10, PyTorch."""
-    config = config_lib.from_config_dict(d2l.get_config())
-    model, optimizer, (phase,) = config.model, config.optimizer, config.phases
-    sizes_of_book = (model.num_hidden_layers, model.hidden_size)
-    assert sizes_of_book == (2, 128) and model.num_attention_heads == 2
-    assert model.intermediate_size == 256 and model.hidden_dropout_prob == 0.2
-    assert (phase.num_steps, phase.global_batch_size) == (50, 512)
-    assert (phase.sequence_length, phase.max_predictions) == (64, round(64 * 0.15))
-    assert optimizer.name == "adamw" and optimizer.weight_decay == 0.0
-    schedule = make_schedule(config)
-    assert [float(schedule(step)) for step in (0, 1, 49)] == pytest.approx([0.01] * 3)
-    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.999, 1e-8)

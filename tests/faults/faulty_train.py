@@ -32,7 +32,7 @@ from bert_jax.distributed import watchdog
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.training import compilation, replay, rollbacks
+from bert_jax.training import compilation, resume, stepper
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -125,19 +125,19 @@ def fail_saves() -> None:
 
 def compute_wrong() -> None:
     """Changes the last bit of one moment in the second result of a replay."""
-    real = replay.differing_arrays
+    real = stepper.differing_arrays
 
     def differing_arrays(a, b):
         leaves, tree = jax.tree.flatten(b)
         leaves[-4] = leaves[-4] * np.float32(1 + 2**-23)
         return real(a, jax.tree.unflatten(tree, leaves))
 
-    replay.differing_arrays = differing_arrays
+    stepper.differing_arrays = differing_arrays
 
 
 def corrupt_checkpoint() -> None:
     step, number = map(int, os.environ["CORRUPT_CHECKPOINT"].split(":"))
-    real = rollbacks.roll_back
+    real = resume.roll_back
 
     def roll_back(config, workdir, checkpoints, position, error):
         if position.rollbacks == number - 1:
@@ -149,7 +149,7 @@ def corrupt_checkpoint() -> None:
             path.write_bytes(data)
         return real(config, workdir, checkpoints, position, error)
 
-    rollbacks.roll_back = roll_back
+    resume.roll_back = roll_back
 
 
 def compile_forever() -> None:

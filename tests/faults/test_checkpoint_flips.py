@@ -94,48 +94,25 @@ def test_every_file_must_be_complete(saved, fault):
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("fault", ["flip", "missing", "json"])
-def test_a_run_resumes_from_the_checkpoint_before(tmp_path_factory, tmp_path, fault):
-    text = tmp_path_factory.getbasetemp() / "flipped_runs"
-    straight = text / "straight"
-    if not text.exists():
-        text.mkdir()
-        write_text(text / "documents.txt")
-        run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
-    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
-    newest = tmp_path / "checkpoints" / "60"
+def test_a_run_resumes_from_the_checkpoint_before(tmp_path):
+    """If all are corrupt, the run does not start over."""
+    straight, flipped = tmp_path / "straight", tmp_path / "flipped"
+    write_text(tmp_path / "documents.txt")
+    run_well("bert_jax.train", *small_run(tmp_path), f"--workdir={straight}")
+    shutil.copytree(straight, flipped)
+    newest = flipped / "checkpoints" / "60"
     data = max(newest.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
-    if fault == "flip":
-        flip(data, 8 * 1000 + 3)
-    elif fault == "missing":
-        shutil.rmtree(newest / "meta")
-    else:
-        (newest / "meta" / "metadata").write_text("{")
-    reading = run("bert_jax.evaluate", f"--workdir={tmp_path}")
+    flip(data, 8 * 1000 + 3)
+    reading = run("bert_jax.evaluate", f"--workdir={flipped}")
     assert reading.returncode == 78 and "use --step=30" in reading.stderr
-    arguments = [*small_run(text), f"--workdir={tmp_path}"]
+    arguments = [*small_run(tmp_path), f"--workdir={flipped}"]
     stdout = run_well("bert_jax.train", *arguments)
     assert "checkpoint 60 is corrupt" in stdout and "resuming at step 30" in stdout
-    assert (tmp_path / "corrupt_checkpoints" / "60").is_dir()
-    assert_same_bits(tmp_path, straight, 60)
-    assert exact_lines(tmp_path) == exact_lines(straight)
-    if fault == "flip":  # if all are corrupt, the run does not start over
-        for step in ("30", "60"):
-            flip(tmp_path / "checkpoints" / step / "SHA256SUMS", 100)
-        result = run("bert_jax.train", *arguments)
-        assert result.returncode == 78 and "all 2 checkpoints" in result.stderr
-        assert result.stderr.count("\n") == 1
-
-
-def test_flips_in_the_commit_metadata_are_detected_or_harmless(saved):
-    workdir, init, state = saved
-    path = pathlib.Path(integrity.directory_of(str(workdir), 7))
-    path = path / integrity.STEP_METADATA
-    before = path.read_bytes()
-    for bit in range(0, 8 * len(before), 41):
-        flip(path, bit)
-        if not integrity.verify(str(workdir), 7):
-            found = jax.tree.leaves(restored(workdir, init))
-            for a, b in zip(found, jax.tree.leaves(state), strict=True):
-                np.testing.assert_array_equal(a, b)
-        path.write_bytes(before)
+    assert (flipped / "corrupt_checkpoints" / "60").is_dir()
+    assert_same_bits(flipped, straight, 60)
+    assert exact_lines(flipped) == exact_lines(straight)
+    for step in ("30", "60"):
+        flip(flipped / "checkpoints" / step / "SHA256SUMS", 100)
+    result = run("bert_jax.train", *arguments)
+    assert result.returncode == 78 and "all 2 checkpoints" in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -69,46 +69,6 @@ def test_a_run_that_is_never_finite_saves_nothing(text, tmp_path):
     assert checkpoints(tmp_path) == []
 
 
-def test_a_run_rolls_back_and_skips_the_window(text, tmp_path):
-    given = {"max_bad_steps": 3, "max_rollbacks": 1}
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    stdout = run_well(
-        TRAIN, *arguments(text, straight, **given), POISON_BATCHES="35,36,37,38,39"
-    )
-    assert "rolling back to step 30 and skipping the batches of the 8 steps" in stdout
-    # Three bad batches end the window; two more follow after it.
-    bad = [(record["step"], record["batch"]) for record in records(straight)]
-    assert bad[:3] == [(36, 35), (37, 36), (38, 37)]
-    assert bad[-2:] == [(31, 38), (32, 39)]
-    assert checkpoints(straight) == ["30", "60"]
-    # Step 31 took the batch after the window, and inspect_batch shows it.
-    shown = run_well(
-        "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
-    )
-    config = small_run(text, **{"phases[0].num_steps": 100})
-    expected = run_well("bert_jax.inspect_batch", *config, "--step=39", "--rows=1")
-    assert shown.splitlines()[3:] == expected.splitlines()[3:]
-    assert [line["step"] for line in lines(straight) if "loss" in line] == [
-        10,
-        20,
-        30,
-        40,
-        50,
-        60,
-    ]
-    # Killed after the rollback, the run resumes with the same skips.
-    result = run(
-        TRAIN,
-        *arguments(text, killed, **given),
-        POISON_BATCHES="35,36,37,38,39",
-        KILL_AT="45:SIGKILL",
-    )
-    assert result.returncode == -9
-    run_well(TRAIN, *arguments(text, killed, **given), POISON_BATCHES="35,36,37,38,39")
-    assert_same_bits(killed, straight, 60)
-    assert exact_lines(killed) == exact_lines(straight)
-
-
 def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
     text, tmp_path
 ):
@@ -163,15 +123,6 @@ def test_a_faulty_chip_ends_the_run_with_78(text, tmp_path):
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: step 40 gave different bits when it was repeated")
     assert checkpoints(tmp_path) == ["30"]
-
-
-def test_divergence_after_max_rollbacks_ends_the_run(text, tmp_path):
-    given = arguments(text, tmp_path, max_bad_steps=3, max_rollbacks=1)
-    result = run(TRAIN, *given, POISON_BATCHES="35-")
-    assert result.returncode == 77
-    assert "rolling back to step 30" in result.stdout and checkpoints(tmp_path) == [
-        "30"
-    ]
 
 
 def test_a_rollback_in_the_decay_of_a_budget_continues_the_checkpoints_plan(

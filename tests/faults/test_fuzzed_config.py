@@ -2,16 +2,13 @@
 
 import copy
 import json
-import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import workdir
 from bert_jax.configs import base, tiny
-from tests.commands import run
 from tests.faults.fuzzed import JSON, config_error, edited, edits, new_directory
 
 CONFIGS = [json.loads(module.get_config().to_json()) for module in (tiny, base)]
@@ -73,40 +70,3 @@ def test_the_config_in_a_workdir(content):
     directory = new_directory()
     (directory / "config.json").write_bytes(content)
     config_error(lambda: workdir.read_config(str(directory)), "config.json")
-
-
-WORDS = [
-    "0",
-    "-1",
-    "1e9",
-    "nan",
-    "None",
-    "''",
-    "[]",
-    "{}",
-    "'text:'",
-    "True",
-    "x y",
-    "(",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_on_the_command_line(tmp_path, seed):
-    """The exit code is 2 for any value, and the last line is the error."""
-    rng = random.Random(seed)
-    keys = [".".join(map(str, path)) for path in paths(CONFIGS[0]) if 0 not in path]
-    module = rng.choice(["bert_jax.prepare", "bert_jax.train", "bert_jax.preflight"])
-    argument = f"--config.{rng.choice(keys)}={rng.choice(WORDS)}"
-    # One argument is always invalid.
-    wrong = rng.choice(["--config.seed=-1", "--config.data.sources=('no:',)"])
-    arguments = [argument, wrong, f"--config.data.corpus_dir={tmp_path}/corpus"]
-    rng.shuffle(arguments)
-    result = run(module, "--config=configs/tiny.py", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr, result.stderr
-    assert result.stderr.splitlines()[-1].startswith(("error: ", "FATAL")), (
-        result.stderr
-    )
-    assert list(tmp_path.iterdir()) == []

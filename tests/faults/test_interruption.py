@@ -131,16 +131,6 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
     assert process.returncode == 130 and stderr == "stopped without saving\n"
 
 
-def test_ctrl_c_before_the_first_step(text, tmp_path):
-    process = start("bert_jax.train", *arguments(text, tmp_path))
-    assert process.stdout.readline()  # it describes the corpus or the model
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
-    assert "Traceback" not in stderr
-    # During compilation, it saves its first step; before, there is nothing to save.
-    assert process.returncode in (75, 130)
-
-
 NO_STEP = (
     "interrupted: no step was taken by this call; rerun the same command to resume\n"
 )
@@ -221,17 +211,8 @@ def metadata_server():
     server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("preempted", "TRUE"), ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")],
-)
-def test_a_preemption_notice_saves_and_stops(
-    text, tmp_path, metadata_server, name, value
-):
-    # A notice from before the run does not stop it.
-    Metadata.notices = {
-        "maintenance-event" if name == "preempted" else "preempted": "TRUE"
-    }
+def test_a_preemption_notice_saves_and_stops(text, tmp_path, metadata_server):
+    Metadata.notices = {"maintenance-event": "TRUE"}  # from before, it does not stop it
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
     process = start(
         "bert_jax.train",
@@ -239,10 +220,10 @@ def test_a_preemption_notice_saves_and_stops(
         GCE_METADATA_HOST=f"127.0.0.1:{metadata_server.server_port}",
     )
     wait_for_lines(process, tmp_path)
-    Metadata.notices = Metadata.notices | {name: value}
+    Metadata.notices = Metadata.notices | {"preempted": "TRUE"}
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
-    assert f"notice from this machine: {name}; saving" in stderr
+    assert "notice from this machine: preempted; saving" in stderr
 
 
 def test_a_second_run_in_the_workdir_is_an_error(text, tmp_path):
@@ -286,20 +267,8 @@ def test_saves_by_the_clock_change_no_bit_and_no_line(text, straight, tmp_path):
             "for 8 s after the start of opening devices",
         ),
         (
-            "bert_jax.checkpoint.manager.Checkpoints.restore",
-            "for 8 s after the start of initializing",
-        ),
-        (
-            "bert_jax.distributed.sharding.place_batch",
-            "for 8 s after the start of reading the first batch",
-        ),
-        (
             "bert_jax.training.compilation.compile_phase",
             "for 8 s after the start of compil",
-        ),
-        (
-            "bert_jax.training.evaluation.HeldOut.evaluate",
-            "for 8 s after the start of evaluating",
         ),
         (
             "bert_jax.checkpoint.manager.Checkpoints.close",
@@ -307,13 +276,8 @@ def test_saves_by_the_clock_change_no_bit_and_no_line(text, straight, tmp_path):
         ),
     ],
 )
-def test_a_hung_run_exits_with_76_and_its_stacks(
-    text, straight, tmp_path, place, message
-):
+def test_a_hung_run_exits_with_76_and_its_stacks(text, tmp_path, place, message):
     given = [*small_run(text), f"--workdir={tmp_path}"]
-    if place.endswith("restore"):
-        workdir = shutil.copytree(straight, tmp_path / "straight")
-        given = arguments(text, workdir)
     result = run("tests.faults.faulty_train", *given, HANG_AT=place)
     assert result.returncode == 76, result.stdout + result.stderr
     assert f"no progress {message}" in result.stderr

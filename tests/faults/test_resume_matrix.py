@@ -20,10 +20,9 @@ PHASE = 60  # steps of each of the two
 LAST = 2 * PHASE
 # (processes, devices per process, signal, places). All signals passed at all places in
 # all settings, and on eight devices; a start takes ten seconds, so this is a selection.
+# test_kills.py kills runs of one process and one device.
 CASES = [
-    (1, 1, "SIGTERM", ("middle", "end", "phase 2")),
-    (1, 1, "SIGKILL", ("end",)),
-    (1, 4, "SIGKILL", ("middle",)),
+    (1, 4, "SIGTERM", ("middle", "end")),
     (2, 1, "SIGTERM", ("phase 2",)),
     (2, 1, "SIGKILL", ("middle",)),
 ]
@@ -159,7 +158,7 @@ def test_a_stopped_run_resumes_bit_identically(
 
 def test_rows_and_masks_do_not_depend_on_the_mesh(text, straight, tmp_path):
     """A run starts on four devices, and resumes on eight, two processes and one."""
-    expected = straight(1, 1)
+    expected = straight(1, 4)
     for num_processes, devices, kill_at, codes, steps in (
         (1, 4, "20:SIGTERM", [75], range(20, 22)),
         (1, 8, f"{PHASE + 10}:SIGKILL", [-9], range(PHASE - 5, PHASE + 11)),

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -122,10 +121,7 @@ def test_any_number_of_processes_computes_the_same_losses(
     )
     assert f"in {num_processes} processes" in stdout
     assert stdout.count(f"step {LAST}/{LAST}") == 1  # only process 0 prints
-    found = losses(text, workdir)
-    assert found.keys() == straight.keys()
-    for step, loss in straight.items():
-        assert found[step] == pytest.approx(loss, rel=1e-5), step
+    assert losses(text, workdir) == pytest.approx(straight, rel=1e-5)
     majority = r"against \d+% for the more frequent label"
     assert re.findall(majority, stdout) == re.findall(majority, output) != []
 
@@ -142,12 +138,11 @@ def test_ctrl_c_is_forwarded_and_a_checkpoint_saved(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.5, 2.0])
-def test_ctrl_c_in_the_first_seconds_leaves_no_process(text, seconds):
+def test_ctrl_c_in_the_first_seconds_leaves_no_process(text):
     process = start(2, *arguments(text, "early", **LONG), start_new_session=True)
     while len(started := children(process.pid)) < 2:
         time.sleep(0.01)
-    time.sleep(seconds)
+    time.sleep(1.0)
     os.killpg(process.pid, signal.SIGINT)
     try:
         stdout, stderr = process.communicate(timeout=200)  # JOIN_SECS is 300
@@ -160,7 +155,7 @@ def test_ctrl_c_in_the_first_seconds_leaves_no_process(text, seconds):
 
 
 @pytest.mark.slow
-def test_four_processes_save_and_one_or_two_resume(text):
+def test_four_processes_save_and_one_resumes(text):
     """Sends SIGTERM to one of four: all save the same step and exit with 75."""
     run_well("bert_jax.train", *arguments(text, "straight_long", **LONG))
     straight = losses(text, "straight_long")
@@ -175,15 +170,9 @@ def test_four_processes_save_and_one_or_two_resume(text):
     )
     assert f"interrupted: step {step} is saved" in stdout
     assert 10 <= step < max(straight)
-    for num_processes in (1, 2):
-        workdir = f"four_then_{num_processes}"
-        shutil.copytree(text / "four", text / workdir)
-        stdout = run_processes(num_processes, *arguments(text, workdir, **LONG))
-        assert f"resuming at step {step}" in stdout
-        found = losses(text, workdir)
-        assert found.keys() == straight.keys()
-        for at, loss in straight.items():
-            assert found[at] == pytest.approx(loss, rel=1e-5), at
+    stdout = run_well("bert_jax.train", *arguments(text, "four", **LONG))
+    assert f"resuming at step {step}" in stdout
+    assert losses(text, "four") == pytest.approx(straight, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -192,7 +181,7 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
 
     The second is killed in faults/test_resume_matrix.py.
     """
-    victim, workdir = 0, "killed"
+    workdir = "killed"
     rest = arguments(text, workdir, **{"checkpoint.every_steps": 10})
     loop = subprocess.Popen(
         [ROOT / "launch/restart.sh", *command(2, *rest)],
@@ -204,7 +193,7 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
     wait_for_step(loop, 15)
     (launcher,) = children(loop.pid)
     killed = time.monotonic()
-    os.kill(children(launcher)[victim], signal.SIGKILL)
+    os.kill(children(launcher)[0], signal.SIGKILL)
     while "restart: exit code 76" not in (text / "stderr.txt").read_text():
         assert loop.poll() is None, (text / "stderr.txt").read_text()
         time.sleep(0.2)
@@ -216,8 +205,7 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
     assert stderr.count("another process of the run is gone") == 1
     assert "Traceback" not in stderr
     assert "resuming at step" in stdout
-    assert losses(text, workdir).keys() == straight.keys()
-    assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
+    assert losses(text, workdir) == pytest.approx(straight, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -233,8 +221,7 @@ def test_weights_of_another_run_are_the_same_in_two_processes(text, straight):
     run_processes(2, *arguments(text, "from_two", **split))
     expected = losses(text, "from_one")
     assert expected[1] < 0.8 * straight[1]
-    for step, loss in losses(text, "from_two").items():
-        assert loss == pytest.approx(expected[step], rel=1e-5)
+    assert losses(text, "from_two") == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

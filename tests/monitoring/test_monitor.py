@@ -1,13 +1,15 @@
-"""Tests of bert_jax.monitoring.monitor."""
+"""Tests of bert_jax.monitoring.monitor, by the lines that it writes."""
 
-import threading
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bert_jax.monitoring import goodput, writer
+from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
 
 NUM_STEPS = 9
@@ -31,15 +33,16 @@ def advance(monkeypatch):
     return advance
 
 
-def open_monitor(workdir, on_steps=lambda step, metrics: None, first_step=0, **parts):
+def open_monitor(
+    workdir, on_steps=lambda step, metrics: None, first_step=0, startup=None
+):
     """Returns a monitor with a log of three steps a line."""
-    monitor = Monitor(**parts)
+    monitor = Monitor(startup)
     monitor.open_log(
         str(workdir),
         first_step,
         NUM_STEPS,
         log_every_steps=3,
-        phase_index=0,
         rates=lambda phase_index, rate: {"rate": rate},
         format_steps=lambda line: f"loss {line['loss']:g}",
         on_steps=on_steps,
@@ -51,9 +54,14 @@ def open_monitor(workdir, on_steps=lambda step, metrics: None, first_step=0, **p
 def step_metrics(value, bad_steps_in_row=0):
     return {
         "loss": jnp.float32(value),
-        "learning_rate": jnp.float32(0.5),
+        "learning_rate": jnp.float32(value),
         "bad_steps_in_row": jnp.int32(bad_steps_in_row),
     }
+
+
+def take(monitor, first, last):
+    for step in range(first, last + 1):
+        monitor.step(step, 0, step_metrics(step))
 
 
 def seconds_of(workdir):
@@ -66,46 +74,33 @@ def seconds_of(workdir):
 # ------------------------------------------------------------------------ activities
 
 
-@pytest.mark.parametrize(
-    ("name", "part"), [("saving", "saving"), ("rolling back", "starting")]
-)
-def test_activity_counts_its_time_in_its_part(tmp_path, advance, name, part):
-    monitor = open_monitor(tmp_path)
-    monitor._clock.enter("steps")
-    with monitor.activity(name):
-        advance(2.0)
-    advance(1.0)  # back in the part from before
-    monitor.log_time(0)
-    assert seconds_of(tmp_path) == {part: 2.0, "steps": 1.0}
-
-
-def test_nested_activities_count_each_second_once(tmp_path, advance):
+def test_activities_count_each_second_in_one_part(tmp_path, advance):
     monitor = open_monitor(tmp_path)
     with monitor.activity("evaluating"):
         advance(1.0)
         with monitor.activity("compiling"):
             advance(4.0)
         advance(2.0)
-    monitor.log_time(0)
-    assert seconds_of(tmp_path) == {"evaluating": 3.0, "compiling": 4.0}
-
-
-def test_activity_that_fails_is_counted_and_ends(tmp_path, advance):
-    monitor = open_monitor(tmp_path)
+    with monitor.activity("rolling back"):
+        advance(8.0)
     with pytest.raises(KeyError), monitor.activity("saving"):
-        advance(2.0)
+        advance(16.0)
         raise KeyError
-    advance(1.0)
-    monitor.log_time(0)
-    assert seconds_of(tmp_path) == {"saving": 2.0, "starting": 1.0}
-    assert monitor._watchdog._what == "saving"
+    advance(32.0)  # back in the part from before
+    monitor.write(0, {})
+    assert seconds_of(tmp_path) == {
+        "evaluating": 3.0,
+        "compiling": 4.0,
+        "starting": 40.0,
+        "saving": 16.0,
+    }
 
 
 def test_activities_before_the_first_step_are_stages_of_the_startup(tmp_path, capsys):
-    monitor = Monitor(goodput.Startup())  # there is no log yet
-    with monitor.activity("opening devices"):
+    startup = goodput.Startup()
+    with Monitor(startup).activity("opening devices"):  # there is no log yet
         pass
-    monitor = open_monitor(tmp_path, startup=monitor._startup)
+    monitor = open_monitor(tmp_path, startup=startup)
     for step, _ in enumerate(monitor.timed("ab"), start=1):
         monitor.step(step, 0, step_metrics(1.0))
         with monitor.activity("saving"):
@@ -119,36 +114,37 @@ def test_activities_before_the_first_step_are_stages_of_the_startup(tmp_path, ca
     ]
 
 
-# -------------------------------------------------------------------------- watchdog
+def test_the_watchdog_is_told_of_activities_and_steps(tmp_path, monkeypatch):
+    told: list[Any] = []
 
+    class Watchdog:
+        def __getattr__(self, name):
+            return lambda *given: told.append((name.strip("_"), *given[:1]))
 
-def test_watchdog_names_the_activity_or_the_step(tmp_path):
-    monitor = open_monitor(tmp_path)
-    watchdog = monitor._watchdog
-    with monitor.activity("saving"):
-        assert watchdog._what == "the start of saving" and watchdog._since is not None
-    assert watchdog._what == "saving" and watchdog._since is not None
-    batches = monitor.timed([0])
-    next(batches)
-    assert watchdog._what == "the start of reading the first batch"
-    monitor.step(1, 0, step_metrics(1.0))
-    assert watchdog._what == "step 1"
+        def __enter__(self):
+            told.append(("enter",))
 
+        def __exit__(self, *_):
+            told.append(("exit",))
 
-def test_unbounded_activity_has_no_limit(tmp_path):
-    monitor = open_monitor(tmp_path)
-    with monitor.activity("opening the corpus", is_bounded=False):
-        assert monitor._watchdog._since is None
-    assert monitor._watchdog._since is not None
-
-
-def test_watchdog_runs_while_the_context_is_open(tmp_path):
-    def is_watched():
-        return "watchdog" in [thread.name for thread in threading.enumerate()]
-
-    with Monitor() as monitor:
-        assert monitor._watchdog._thread.is_alive() and is_watched()
-    assert not monitor._watchdog._thread.is_alive()
+    monkeypatch.setattr(monitor_lib, "Watchdog", Watchdog)
+    with open_monitor(tmp_path) as monitor:
+        with monitor.activity("saving"):
+            pass
+        with monitor.activity("opening the corpus", is_bounded=False):
+            pass
+        next(monitor.timed([0]))
+        take(monitor, 1, 1)
+    assert told == [
+        ("enter",),
+        ("begin", "saving"),
+        ("heartbeat", "saving"),
+        ("pause",),
+        ("heartbeat", "opening the corpus"),
+        ("begin", "reading the first batch"),
+        ("heartbeat", "step 1"),
+        ("exit",),
+    ]
 
 
 # ------------------------------------------------------------------------------ time
@@ -165,7 +161,7 @@ def test_waiting_for_a_batch_counts_as_data_if_the_devices_are_idle(tmp_path, ad
     for step, _ in enumerate(monitor.timed(batches()), start=1):
         advance(10.0)
         monitor.step(step, 0, step_metrics(1.0))
-    monitor.log_time(2)
+    monitor.write(2, {})
     assert seconds_of(tmp_path) == {"data": 6.0, "steps": 20.0}
 
 
@@ -183,28 +179,28 @@ def test_waiting_for_a_batch_counts_as_steps_if_a_device_is_busy(tmp_path, advan
         yield "while idle"
 
     assert list(monitor.timed(batches())) == ["while busy", "while idle"]
-    monitor.log_time(0)
+    monitor.write(0, {})
     assert seconds_of(tmp_path) == {"steps": 3.0, "data": 5.0}
 
 
 # ----------------------------------------------------------------------------- lines
 
 
-def test_steps_are_averaged_over_a_line_and_printed(tmp_path, capsys):
+def test_lines_are_means_written_one_step_late(tmp_path, capsys):
     checked = []
-    monitor = open_monitor(
-        tmp_path,
-        on_steps=lambda step, metrics: checked.append(
-            (step, [float(x["loss"]) for x in metrics])
-        ),
-    )
-    for step, _ in enumerate(monitor.timed(range(5)), start=1):
-        monitor.step(step, 0, step_metrics(step))
-    assert [line["step"] for line in lines(tmp_path)] == [3]  # one step late
+
+    def on_steps(step, metrics):
+        checked.append((step, [float(x["loss"]) for x in metrics]))
+
+    monitor = open_monitor(tmp_path, on_steps)
+    for step in range(1, 6):
+        take(monitor, step, step)
+        assert [x["step"] for x in lines(tmp_path)] == ([3] if step > 3 else [])
     monitor.flush()
+    monitor.flush()  # there are no new steps
     first, second = lines(tmp_path)
-    assert (first["loss"], first["bad_steps"], second["loss"]) == (2.0, 0.0, 4.5)
-    assert second["step"] == 5 and second["rate"] > 0
+    assert (first["loss"], first["learning_rate"], first["bad_steps"]) == (2.0, 3.0, 0)
+    assert (second["step"], second["loss"]) == (5, 4.5) and second["rate"] > 0
     assert {"time", "goodput", "seconds_steps"} < first.keys()
     assert checked == [(3, [1.0, 2.0, 3.0]), (5, [4.0, 5.0])]
     printed = capsys.readouterr().out.splitlines()
@@ -214,12 +210,31 @@ def test_steps_are_averaged_over_a_line_and_printed(tmp_path, capsys):
     ]
 
 
+def test_a_line_without_timed_steps_has_no_rate(tmp_path):
+    """The time of the first step of a phase includes its compilation."""
+    monitor = open_monitor(tmp_path)
+    for step, phase_index in enumerate((0, 0, 1, 1), start=1):
+        monitor.step(step, phase_index, step_metrics(1.0))
+        monitor.flush()  # as at a save
+    assert ["rate" in line for line in lines(tmp_path)] == [False, True, False, True]
+
+
+def test_bad_steps_are_counted_and_excluded_from_means(tmp_path):
+    monitor = open_monitor(tmp_path)
+    for step, in_row in enumerate([0, 1, 0, 1, 2, 3], start=1):
+        monitor.step(step, 0, step_metrics(np.nan if in_row else step, in_row))
+    monitor.flush()
+    first, second = lines(tmp_path)
+    assert (first["loss"], first["bad_steps"]) == (2.0, 1)
+    assert (second["loss"], second["bad_steps"]) == (None, 3)
+    assert "bad_steps_in_row" not in first
+
+
 def test_an_evaluation_follows_the_line_of_the_steps_before(tmp_path, capsys):
     monitor = open_monitor(tmp_path)
-    for step, _ in enumerate(monitor.timed(range(2)), start=1):
-        monitor.step(step, 0, step_metrics(step))
+    take(monitor, 1, 2)
     monitor.log(2, {"eval_loss": 7.0}, "held out: loss 7")
-    monitor.step(3, 0, step_metrics(3))  # not timed: it may include the evaluation
+    take(monitor, 3, 3)  # not timed: it may include the evaluation
     monitor.flush()
     steps, evaluation, last = lines(tmp_path)
     assert (steps["step"], steps["loss"]) == (2, 1.5)
@@ -234,18 +249,26 @@ def test_errors_of_the_check_are_raised_before_the_line_is_written(tmp_path):
         raise ValueError(f"step {step} diverged")
 
     monitor = open_monitor(tmp_path, on_steps=refuse)
-    monitor.step(1, 0, step_metrics(1.0))
+    take(monitor, 1, 1)
     with pytest.raises(ValueError, match="step 1 diverged"):
         monitor.flush()
     assert lines(tmp_path) == []
 
 
-def test_flush_writes_nothing_without_new_steps(tmp_path):
+def test_lines_do_not_depend_on_where_a_run_resumes(tmp_path):
+    """A save writes the line of the steps so far, so checkpoints hold no metrics."""
     monitor = open_monitor(tmp_path)
-    monitor.step(1, 0, step_metrics(1.0))
+    take(monitor, 1, 4)
+    monitor.flush()  # as at a save
+    take(monitor, 5, 8)
     monitor.flush()
+    straight = [(line["step"], line["loss"]) for line in lines(tmp_path)]
+    assert straight == [(3, 2.0), (4, 4.0), (6, 5.5), (8, 7.5)]
+    monitor.close()
+    monitor = open_monitor(tmp_path, first_step=4)
+    take(monitor, 5, 8)
     monitor.flush()
-    assert len(lines(tmp_path)) == 1
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == straight
 
 
 # ----------------------------------------------------------------------------- close
@@ -253,13 +276,12 @@ def test_flush_writes_nothing_without_new_steps(tmp_path):
 
 def test_close_is_idempotent_and_drops_the_steps_since_the_last_line(tmp_path):
     with open_monitor(tmp_path) as monitor:
-        monitor.step(1, 0, step_metrics(1.0))
+        take(monitor, 1, 1)
         monitor.flush()
-        monitor.step(2, 0, step_metrics(2.0))
+        take(monitor, 2, 2)
         monitor.close()
         monitor.close()
     assert [line["step"] for line in lines(tmp_path)] == [1]
-    Monitor().close()  # without a log
 
 
 def test_a_reopened_log_drops_lines_of_lost_steps_and_continues_the_time(
@@ -272,6 +294,6 @@ def test_a_reopened_log_drops_lines_of_lost_steps_and_continues_the_time(
         monitor.flush()
     monitor.close()
     advance(8.0)
-    open_monitor(tmp_path, first_step=3).log_time(3)
+    open_monitor(tmp_path, first_step=3).write(3, {})
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 3]
     assert seconds_of(tmp_path) == {"steps": 3.0, "lost": 1.0, "down": 8.0}

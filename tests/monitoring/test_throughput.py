@@ -72,13 +72,12 @@ def test_a_peak_that_a_run_exceeds_is_measured_again(monkeypatch):
     peaks = [1e9, 4e9, 2e9]
     monkeypatch.setattr(throughput, "peak_flops", lambda: peaks.pop(0))
     monkeypatch.setattr(throughput.jax, "device_count", lambda: 1)
-    rates = throughput.Throughput(make_config())
+    config = make_config()
+    rates, (phase,) = throughput.Throughput(config), config.phases
     flops = throughput.train_flops_per_sequence(
-        rates._config.model,
-        rates._config.tokenizer.vocab_size,
-        rates._config.phases[0],
+        config.model, config.tokenizer.vocab_size, phase
     )
-    rows = rates._config.phases[0].global_batch_size
+    rows = phase.global_batch_size
 
     def mfu(flops_per_sec):
         return pytest.approx(rates(0, flops_per_sec / flops / rows)["mfu"])

@@ -197,9 +197,6 @@ def test_a_tracked_run_of_a_workdir_in_a_bucket(memory, bucket):
 # ----------------------------------------------------------------------------- errors
 
 
-SECRETS = ("abcdef0123456789", "tok/tok+en==", "hunter2secret", "basicbasic123")
-
-
 class HttpError(Exception):
     def __init__(self, text, status):
         super().__init__(text)
@@ -214,9 +211,8 @@ def wrapped(error, **attributes):
     return outer
 
 
-@pytest.mark.parametrize("secret", SECRETS)
-def test_only_the_type_and_the_status_of_an_error_are_reported(secret):
-    text = f"https://u:{secret}@h/x?key={secret}\nAuthorization: Basic {secret}"
+def test_only_the_type_and_the_status_of_an_error_are_reported():
+    text = "https://u:hunter2@h/x?key=hunter2\nAuthorization: Basic hunter2"
     error = HttpError(text, 401)
     assert describe(ConnectionError(text)) == "ConnectionError"
     assert describe(error) == "HttpError, HTTP 401"
@@ -276,18 +272,6 @@ def test_a_process_waits_for_that_of_a_killed_run(tmp_path):
         assert process.poll() is None
         assert not (tmp_path / "trackers/mlflow.json").exists()
     assert process.wait(60) == 0 and last_line(tmp_path) == [10, 1]
-
-
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
-    write(tmp_path, (10, A))
-    target = tmp_path / "target"
-    target.write_text("kept")
-    (tmp_path / "trackers/mlflow.lock").symlink_to(target)
-    process = start(tmp_path, "pass", 600)
-    assert (
-        process.communicate(timeout=60)[1] == "config.trackers: mlflow: ConfigError\n"
-    )
-    assert process.returncode == 1 and target.read_text() == "kept"
 
 
 def test_warnings_of_trackio_are_reported(tmp_path):

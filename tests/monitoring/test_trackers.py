@@ -162,37 +162,6 @@ def log(workdir: pathlib.Path, *steps: int) -> None:
 
 @needs_trackers
 @pytest.mark.slow
-def test_a_store_that_fails_for_a_while_has_all_steps_in_the_end(
-    tmp_path, monkeypatch, capfd
-):
-    for name, value in stores(tmp_path).items():
-        monkeypatch.setenv(name, value)
-    workdir, store = tmp_path / "run", tmp_path / "mlruns"
-    workdir.mkdir()
-    opened = Trackers(["mlflow"], str(workdir), {"seed": 1})
-    log(workdir, 1)
-    wait_for(lambda: list(store.glob("*/*/metrics/loss")))
-    assert capfd.readouterr().err == ""  # its deprecation warnings are not reported
-    store.rename(tmp_path / "away")
-    store.write_text("not a directory")
-    log(workdir, 2, 3)
-    error = ""
-    while "\n" not in error:
-        error += capfd.readouterr().err
-        time.sleep(0.02)
-    assert error.startswith("config.trackers: mlflow: ")
-    assert str(tmp_path) not in error
-    store.unlink()
-    (tmp_path / "away").rename(store)
-    opened.end(is_complete=False)
-    assert capfd.readouterr().err == ""  # it is reported once
-    (loss,) = store.glob("*/*/metrics/loss")
-    values = [line.split()[1:3] for line in loss.read_text().splitlines()]
-    assert values == [["1.0", "1"], ["0.5", "2"], [str(1 / 3), "3"]]
-
-
-@needs_trackers
-@pytest.mark.slow
 def test_metrics_that_a_server_did_not_get_are_sent_by_the_next_call(
     tmp_path, monkeypatch, capfd
 ):
@@ -298,17 +267,6 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ConfigError, match="wandb is not installed; run pip install wa"):
         trackers.check_installed(["wandb"])
-
-
-@pytest.mark.skipif(HAS_ALL, reason="the trackers are installed")
-def test_a_run_with_a_missing_tracker_ends_before_it_writes(tmp_path):
-    write_text(tmp_path / "documents.txt")
-    config = small_run(tmp_path, trackers=NAMES)
-    result = run("bert_jax.train", *config, f"--workdir={tmp_path / 'run'}")
-    assert result.returncode == 2
-    assert "is not installed; run pip install" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["documents.txt"]
 
 
 def wait_for(is_there: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ def test_writer_writes_json_lines_and_tensorboard(tmp_path):
     writer = writer_lib.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": 1.5})
     writer.write(10, {"loss": 1.25})
-    writer.close()
+    writer.flush()
     assert writer_lib.read(str(tmp_path)) == [
         {"step": 5, "loss": 1.5},
         {"step": 10, "loss": 1.25},
@@ -39,7 +39,7 @@ def test_flush_closes_the_files_and_write_reopens_them(tmp_path):
         steps_so_far = range(1, step + 1)
         assert [x["step"] for x in writer_lib.read(str(tmp_path))] == [*steps_so_far]
         assert scalars(tmp_path, "loss") == [(i, i / 2) for i in steps_so_far]
-    writer.close()
+    writer.flush()
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
 
 
@@ -55,14 +55,14 @@ def test_tensorboard_discards_events_of_repeated_steps(tmp_path):
         for step in (first_step + 10, first_step + 20):
             writer.write(step, {"loss": value})
             writer.flush()
-        writer.close()
+        writer.flush()
     assert scalars(tmp_path, "loss") == [(10, 1.0), (20, 2.0), (30, 2.0)]
 
 
 def test_a_metric_that_is_not_finite_is_null(tmp_path):
     writer = writer_lib.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": float("nan"), "grad_norm": float("inf"), "mfu": 0.5})
-    writer.close()
+    writer.flush()
     (text,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(text, parse_constant=pytest.fail) == {
         "step": 5,
@@ -79,7 +79,7 @@ def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
     path.write_text("\n".join([*lines, *odd]))
     writer = writer_lib.MetricsWriter(str(tmp_path), 20)
     writer.write(30, {"loss": 2.0})
-    writer.close()
+    writer.flush()
     assert [(li["step"], li["loss"]) for li in writer_lib.read(str(tmp_path))] == [
         (10, 1.0),
         (20, 1.0),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.training import losses
 
@@ -24,30 +25,25 @@ def random_case(shape, num_classes):
     )
 
 
-def test_masked_lm_is_a_weighted_sum():
-    case = random_case((4, 6), 50)
-    found = losses.masked_lm_sums(*map(jnp.asarray, case))
-    np.testing.assert_allclose(found, reference(*case), rtol=1e-5)
-
-
-def test_next_sentence_is_a_weighted_sum():
-    case = random_case((8, 2), 2)
-    found = losses.next_sentence_sums(*map(jnp.asarray, case))
+@pytest.mark.parametrize(("shape", "num_classes"), [((4, 6), 50), ((8, 2), 2)])
+def test_cross_entropy_is_a_weighted_sum(shape, num_classes):
+    case = random_case(shape, num_classes)
+    found = losses.weighted_cross_entropy(*map(jnp.asarray, case))
     np.testing.assert_allclose(found, reference(*case), rtol=1e-5)
 
 
 def test_gradient_reaches_weighted_positions_only():
-    logits, labels, weights = random_case((4, 6), 50)
-    gradient = jax.grad(
-        lambda x: losses.masked_lm_sums(x, jnp.asarray(labels), jnp.asarray(weights))[0]
-    )(jnp.asarray(logits))
-    assert not np.any(np.asarray(gradient)[weights == 0])
-    assert np.all(np.abs(np.asarray(gradient)[weights == 1]).sum(-1) > 0)
+    logits, labels, weights = map(jnp.asarray, random_case((4, 6), 50))
+    gradient = jax.grad(lambda x: losses.weighted_cross_entropy(x, labels, weights)[0])(
+        logits
+    )
+    assert not np.any(gradient[weights == 0])
+    assert np.all(np.abs(gradient[weights == 1]).sum(-1) > 0)
 
 
 def test_large_logits_stay_finite():
     logits = jnp.array([[[1e4, 0.0, -1e4]]])
-    total, correct = losses.masked_lm_sums(
+    total, correct = losses.weighted_cross_entropy(
         logits, jnp.array([[0]], jnp.int32), jnp.ones((1, 1))
     )
     assert float(total) == 0.0 and float(correct) == 1.0

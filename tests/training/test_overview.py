@@ -19,36 +19,19 @@ from tests.conftest import make_config, use_mesh
         (20, "", "already complete"),
     ],
 )
-def test_describe_reports_the_sizes_and_the_start(first_step, init_from, start):
+def test_describe_reports_the_sizes_and_the_start(
+    monkeypatch, first_step, init_from, start
+):
     config = make_config(phase={"num_steps": 20})
     config = dataclasses.replace(config, init_from=init_from)
     shards = {"train": [SimpleNamespace(num_tokens=n) for n in (1000, 234)]}
     state = SimpleNamespace(params={"a": np.zeros((40, 50)), "b": np.zeros(7)})
-    text = overview.describe(
-        config,
-        use_mesh(2, 1, 1),
-        SimpleNamespace(shards=shards),
-        state,
-        "w",
-        first_step,
-        last_step=20,
-    )
-    assert "model:  2,007 parameters" in text
-    assert "mesh data 2 x fsdp 1 x tensor 1" in text
-    assert "data:   1,234 tokens" in text
-    assert f"{start}, workdir w" in text.splitlines()[-1]
-
-
-def test_describe_reports_the_options_of_xla(monkeypatch):
+    corpus = SimpleNamespace(shards=shards)
     options = {"xla_a": False}
     monkeypatch.setattr(overview.compilation, "compiler_options", lambda: options)
-    state = SimpleNamespace(params={"a": np.zeros(7)})
-    corpus = SimpleNamespace(shards={"train": []})
-    mesh = use_mesh(1, 1, 1)
-    text = overview.describe(make_config(), mesh, corpus, state, "w", 0, 20)
-    assert "tensor 1, xla_a=False\n" in text
-
-
-def test_notes_are_indented(capsys):
-    overview.print_notes(make_config(), ["2 tokens are new"])
-    assert "        2 tokens are new" in capsys.readouterr().out.splitlines()
+    sizes = overview.numbers(config, use_mesh(2, 1, 1), corpus, state)
+    text = overview.describe(config, sizes, "w", first_step, last_step=20)
+    assert "model:  2,007 parameters" in text
+    assert "mesh data 2 x fsdp 1 x tensor 1, xla_a=False\n" in text
+    assert "data:   1,234 tokens" in text
+    assert f"{start}, workdir w" in text.splitlines()[-1]

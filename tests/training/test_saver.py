@@ -16,7 +16,7 @@ def make_saver(tmp_path, **changes):
     config, monitor = make_config(**changes), open_monitor(tmp_path)
 
     def evaluate(state, phase_index):
-        assert [line["step"] for line in lines(tmp_path)][-1] == monitor._log._step
+        assert lines(tmp_path)[-1]["step"] == state
         losses = {"eval_loss": 1.0, "eval_masked_lm_loss": 1.0}
         return losses | {"eval_masked_lm_accuracy": 0.5}
 
@@ -30,16 +30,11 @@ def make_saver(tmp_path, **changes):
     return Saver(config, checkpoints, best.Ranking(0), held_out, budget, monitor)
 
 
-def evaluate(saver, step):
-    state: Any = None
-    assert not saver.evaluate_if_due(step, state)
-
-
 def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
     """Otherwise, their rate would include the evaluation."""
     saver = make_saver(tmp_path, checkpoint__keep_best=0)
     saver.monitor.step(1, 0, step_metrics(1.0))
-    evaluate(saver, 1)
+    assert not saver.evaluate_if_due(1, 1)
     assert [line["step"] for line in lines(tmp_path)] == [1, 1]
 
 
@@ -51,7 +46,7 @@ def test_a_run_is_evaluated_and_saved_at_the_start_of_its_decay(tmp_path):
     )
     for step in (15, 16, 17):  # of 20
         saver.monitor.step(step, 0, step_metrics(1.0))
-        evaluate(saver, step)
+        assert not saver.evaluate_if_due(step, step)
         assert saver.is_time_to_save(step) == (step == 16)
     evaluated = [line["step"] for line in lines(tmp_path) if "eval_loss" in line]
     assert evaluated == [16]

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.training.replay."""
+"""Tests of the replays of bert_jax.training.stepper."""
 
 import jax
 import jax.numpy as jnp
@@ -6,49 +6,44 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import CorruptError
-from bert_jax.training import optimizer, replay
+from bert_jax.training import compilation, optimizer, stepper
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 
 @pytest.mark.slow
 def test_a_repeated_step_gives_the_same_bits():
-    config = make_config(model__hidden_dropout_prob=0.1, guard__replay_every_steps=3)
+    config = make_config(model__hidden_dropout_prob=0.1)
     use_mesh(2, 1, 2)
     tx, schedule = optimizer.make_optimizer(config)
     graphdef, init = step_lib.init_state(config, tx)
     train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
-    checker = replay.Replay(config, train_step)
-    assert [step for step in range(1, 8) if checker.is_due(step)] == [3, 6]
     state = init()
     with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
-        checker.check(3, state, make_batch(config))
+        replayed = compilation.jit(train_step, donates_state=False)
+        stepper.replay(replayed, 3, state, make_batch(config))
     jax.block_until_ready(state)  # it was not donated
 
 
 def test_an_array_with_a_different_bit_is_named():
     """The second result has a flipped bit, as if a chip had computed it wrong."""
-    config = make_config(guard__replay_every_steps=1)
-    use_mesh(1, 1, 1)
     weights = {"a": jnp.arange(4.0), "b": {"c": jnp.ones(3)}}
     flipped = np.arange(4.0, dtype=np.float32)
     flipped.view(np.uint32)[2] ^= 1  # the last bit of the mantissa
     answers = [weights, {**weights, "a": jnp.asarray(flipped)}]
-    checker = replay.Replay(config, lambda state, batch: state)
-    checker._train_step = lambda state, batch: answers.pop(0)
     with pytest.raises(CorruptError, match="step 7 .* 1 arrays differ: a., so a chip"):
-        checker.check(7, None, None)
+        stepper.replay(lambda state, batch: answers.pop(0), 7, None, None)
+
+
+def differing(a, b):
+    return stepper.differing_arrays({"x": a}, {"x": b})
 
 
 def test_bits_are_compared_not_values():
-    use_mesh(1, 1, 1)
     nan = jnp.array([np.nan, 1.0])
-    assert replay.differing_arrays({"x": nan}, {"x": nan}) == []
-    zero, minus = {"x": jnp.zeros(2)}, {"x": -jnp.zeros(2)}
-    assert replay.differing_arrays(zero, minus) == ["x"]
-    assert replay.differing_arrays({"x": jnp.arange(3)}, {"x": jnp.arange(3) + 1}) == [
-        "x"
-    ]
+    assert differing(nan, nan) == []
+    assert differing(jnp.zeros(2), -jnp.zeros(2)) == ["x"]
+    assert differing(jnp.arange(3), jnp.arange(3) + 1) == ["x"]
 
 
 def test_each_copy_of_a_replicated_array_is_compared():
@@ -63,7 +58,5 @@ def test_each_copy_of_a_replicated_array_is_compared():
         arrays = [jax.device_put(v, d) for v, d in zip(values, devices, strict=True)]
         return jax.make_array_from_single_device_arrays((3,), layout, arrays)
 
-    assert replay.differing_arrays({"x": copies(good)}, {"x": copies(good)}) == []
-    assert replay.differing_arrays({"x": copies(good)}, {"x": copies(good + 1)}) == [
-        "x"
-    ]
+    assert differing(copies(good), copies(good)) == []
+    assert differing(copies(good), copies(good + 1)) == ["x"]
