@@ -27,18 +27,12 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import cli, storage
+from bert_jax import cli, digests, storage
 from bert_jax.digests import SUMS_FILE
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.interop import (
-    files,
-    google_tf1,
-    huggingface_write,
-    model_card,
-    push,
-)
+from bert_jax.interop import google_tf1, huggingface_write, model_card, push
 from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -68,7 +62,6 @@ def export(
     """Exports a checkpoint of a run.
 
     Args:
-      output: new or empty directory to write.
       format_name: a key of FORMATS.
       dtype: dtype of the written weights, a key of MAX_DIFFERENCE.
       step: step of the checkpoint; None is the newest.
@@ -108,10 +101,6 @@ def _destination(
     """Yields the path to write, which is uploaded at the end if the output is a URL.
 
     The path of a dry run is removed at the end.
-
-    Raises:
-      ConfigError: when the output has other files, or is in the workdir. A bucket may
-        have those of an upload that failed.
     """
     if not storage.is_remote(output):
         target = _target(output, workdir, to)
@@ -128,17 +117,14 @@ def _destination(
     with tempfile.TemporaryDirectory() as scratch:
         directory = os.path.join(scratch, os.path.basename(output))
         yield Path(directory)
+        # Files of an upload that failed may be there.
         if set(before) - set(storage.files(directory)):
             raise used
         storage.upload(directory, output, last=[SUMS_FILE])
 
 
 def _target(output: str, workdir: str, to: push.Target | None) -> Path:
-    """Returns the absolute path of the output.
-
-    Raises:
-      ConfigError: when it is neither new nor an empty directory, or in the workdir.
-    """
+    """Returns the absolute path of the output."""
     target = Path(output).absolute()
     is_new = not os.path.lexists(target)
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
@@ -184,7 +170,7 @@ def _write(
         held_out = run.corpus.shards["validation"]
         entropy = evaluation.unigram_entropy(run.corpus) if held_out else None
         model_card.plot(tmp, workdir, run.step, entropy)
-        files.write_digests(tmp)
+        digests.write_sums(tmp)
         model_card.write(  # after the digests, because users edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
         )

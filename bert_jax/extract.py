@@ -21,19 +21,72 @@ for --input=-, is a text, or a pair with " ||| " between its texts. The output i
 In Python: `bert_jax.inference.load(DIR).features(texts)`.
 """
 
+import contextlib
 import functools
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from bert_jax import cli, inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import feature_files, options, quantization, text_input
-from bert_jax.inference.encoder import TextEncoder
+from bert_jax.inference import quantization, text_input
+from bert_jax.inference.encoder import TextEncoder, TokenFeatures
+from bert_jax.inference.model import DTYPES, WEIGHTS, Parts
 from bert_jax.monitoring.progress import Progress
+
+FORMATS = (".jsonl", ".npz")
+
+
+@contextlib.contextmanager
+def writing(path: Path, vocab: tuple[str, ...]) -> Iterator[Callable[..., None]]:
+    """Yields a function that writes features; `path` appears when it is complete."""
+    if path.suffix == ".jsonl":
+        with cli.replacing(path) as file:
+            yield functools.partial(write_json, file, vocab)
+    else:
+        with cli.replacing(path, "xb") as file:
+            kept: list[Any] = []
+            yield lambda texts, found: kept.extend(found)
+            np.savez(file, **as_arrays(kept))
+
+
+def write_json(
+    file: Any,
+    vocab: tuple[str, ...],
+    texts: list[Parts],
+    found: list[TokenFeatures] | np.ndarray,
+) -> None:
+    """Writes one JSON object per text."""
+    for text, features in zip(texts, found, strict=True):
+        row: dict[str, Any] = {"text": text_input.SEPARATOR.join(text)}
+        if isinstance(features, TokenFeatures):
+            row["tokens"] = [vocab[i] for i in features.ids]
+            row["starts"] = features.starts.tolist()
+            row["ends"] = features.ends.tolist()
+            features = features.values
+        # As many decimals as google-research/bert extract_features.py writes.
+        row["features"] = np.round(features.astype(float), 6).tolist()
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def as_arrays(found: list[Any]) -> dict[str, Any]:
+    """Returns the arrays of an .npz."""
+    if not isinstance(found[0], TokenFeatures):
+        return {"features": np.stack(found)}
+    rows = ((x.ids, x.starts, x.ends, x.values) for x in found)
+    ids, starts, ends, values = zip(*rows, strict=True)
+    return {
+        "tokens": np.concatenate(ids),
+        "starts": np.concatenate(starts),
+        "ends": np.concatenate(ends),
+        "features": np.concatenate(values),
+        "lengths": np.array([len(row) for row in ids]),
+    }
 
 
 def open_model(path: str) -> tuple[TextEncoder, Callable[..., Any]]:
@@ -61,8 +114,8 @@ def open_model(path: str) -> tuple[TextEncoder, Callable[..., Any]]:
 
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
-    if Path(output).suffix not in feature_files.FORMATS:
-        formats = " or ".join(feature_files.FORMATS)
+    if Path(output).suffix not in FORMATS:
+        formats = " or ".join(FORMATS)
         raise ConfigError(f"--output={output} must end in {formats}")
     file = cli.output_file("output", output, source)
     model, compute = open_model(path)
@@ -70,7 +123,7 @@ def main() -> None:
     begin, num_texts = time.monotonic(), 0
     max_parts = 1 if _POOLING.value == "words" else 2
     progress = Progress("extracting", None, "texts")
-    with feature_files.writing(file, model.tokenizer.vocab) as write, progress:
+    with writing(file, model.tokenizer.vocab) as write, progress:
         for texts in text_input.batches(source, max_parts):
             write(texts, compute(texts, on_batch=progress.add))
             num_texts += len(texts)
@@ -105,10 +158,10 @@ if __name__ == "__main__":
         "batch_size", 32, "texts per step, over all devices", lower_bound=1
     )
     _COMPUTE_DTYPE = flags.DEFINE_enum(
-        "compute_dtype", "float32", options.DTYPES, "bfloat16: faster on TPUs and GPUs"
+        "compute_dtype", "float32", DTYPES, "bfloat16: faster on TPUs and GPUs"
     )
     help_ = "int8: a quarter of the memory; reports the difference for the first texts"
-    _WEIGHTS = flags.DEFINE_enum("weights", "float32", options.WEIGHTS, help_)
+    _WEIGHTS = flags.DEFINE_enum("weights", "float32", WEIGHTS, help_)
     help_ = (
         "whether the model was trained on lower-cased text, if it does not record it"
     )

@@ -27,11 +27,7 @@ from bert_jax.monitoring import trackers
 
 
 def seeds_of(values: Sequence[str]) -> list[int]:
-    """Parses --seeds.
-
-    Raises:
-      ConfigError: if there is none, or one is not an unsigned 32-bit integer.
-    """
+    """Parses --seeds."""
     try:
         seeds = [int(seed) for seed in values]
     except ValueError:
@@ -45,11 +41,7 @@ def seeds_of(values: Sequence[str]) -> list[int]:
 
 
 def learning_rates_of(recipe: RecipeConfig, is_sweep: bool) -> tuple[float, ...]:
-    """Returns the learning rates to run.
-
-    Raises:
-      ConfigError: if a sweep has none.
-    """
+    """Returns the learning rates to run."""
     rates = recipe.learning_rates if is_sweep else (recipe.learning_rate,)
     if not rates:
         raise ConfigError(

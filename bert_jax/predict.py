@@ -27,8 +27,8 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli, inference
-from bert_jax.inference import options, quantization, text_input
-from bert_jax.inference.options import Parts
+from bert_jax.inference import quantization, text_input
+from bert_jax.inference.model import DTYPES, WEIGHTS, Parts
 from bert_jax.monitoring.progress import Progress
 
 # Flags named after options of `load_tuned`; None keeps the fine-tuning run's value.
@@ -113,12 +113,12 @@ if __name__ == "__main__":
     _OUTPUT = cli.define_path("output", "file to write; default: standard output")
     flags.DEFINE_integer("batch_size", 32, "rows per step, over all devices", 1)
     flags.DEFINE_enum(
-        "compute_dtype", "float32", options.DTYPES, "bfloat16: faster on TPUs and GPUs"
+        "compute_dtype", "float32", DTYPES, "bfloat16: faster on TPUs and GPUs"
     )
     _WEIGHTS = flags.DEFINE_enum(
         "weights",
         "float32",
-        options.WEIGHTS,
+        WEIGHTS,
         "int8: a quarter of the memory; reports the difference for the first lines",
     )
     flags.DEFINE_integer(

@@ -24,8 +24,8 @@ import time
 from absl import flags
 
 from bert_jax import cli, inference
-from bert_jax.inference import options, text_input
-from bert_jax.inference.pseudo_likelihood import Scores
+from bert_jax.inference import Scores, text_input
+from bert_jax.inference.model import DTYPES
 from bert_jax.monitoring.progress import Progress
 
 
@@ -75,7 +75,7 @@ if __name__ == "__main__":
     help_ = "rows per step, over all devices; a text has a row for each token"
     _BATCH_SIZE = flags.DEFINE_integer("batch_size", 128, help_, lower_bound=1)
     _COMPUTE_DTYPE = flags.DEFINE_enum(
-        "compute_dtype", "float32", options.DTYPES, "bfloat16: faster on TPUs and GPUs"
+        "compute_dtype", "float32", DTYPES, "bfloat16: faster on TPUs and GPUs"
     )
     help_ = (
         "whether the model was trained on lower-cased text, if it does not record it"

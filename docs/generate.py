@@ -339,36 +339,11 @@ def layers() -> str:
     )
 
 
-# ---- Hugging Face's files
-
-
-def huggingface_keys() -> str:
-    """Returns tables of the keys of config.json and tokenizer_config.json."""
-    from bert_jax.interop import huggingface_keys as keys
-
-    parts = []
-    for name, read, fixed, ignored in (
-        ("config.json", keys.CONFIG_READ, keys.CONFIG_FIXED, keys.CONFIG_IGNORED),
-        (
-            "tokenizer_config.json",
-            keys.TOKENIZER_READ,
-            keys.TOKENIZER_FIXED,
-            keys.TOKENIZER_IGNORED,
-        ),
-    ):
-        rows = [[f"`{key}`", "read", use] for key, use in read.items()]
-        rows += [[f"`{k}`", "refused", f"unless `{v!r}`"] for k, v in fixed.items()]
-        rows += [[f"`{key}`", "no effect", why] for key, why in ignored.items()]
-        parts.append(f"### {name}\n\n" + table(["key", "effect", ""], sorted(rows)))
-    return "\n\n".join(parts)
-
-
 GENERATORS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "pretraining_keys": pretraining_keys,
     "finetuning_keys": finetuning_keys,
     "config_differences": config_differences,
-    "huggingface_keys": huggingface_keys,
     "layers": layers,
     "budgets": budgets.budgets,
     "results": report.results,

@@ -195,22 +195,3 @@ def test_sentence_transformers_loads_the_export(exported):
     vectors = model.encode(["The river follows the garden.", "An engine."])
     assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
     assert not np.allclose(vectors[0], vectors[1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--workdir=RUN"],
-            "--output is missing; give --output=VALUE: new directory to write",
-        ),
-        (["--workdir=RUN", "--output=O", "--format=onnx"], "huggingface"),
-    ],
-)
-def test_wrong_arguments_are_one_line(trained, arguments, message):
-    arguments = [a.replace("RUN", str(trained / "run")) for a in arguments]
-    result = run("bert_jax.export", *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
-    assert result.stdout == ""

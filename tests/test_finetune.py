@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 import signal
@@ -11,17 +10,16 @@ import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax import finetune, inference
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
+from bert_jax.inference import quantization
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
@@ -105,16 +103,8 @@ def test_two_processes_compute_the_results_of_one(swept, tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
     )
-    model = model_lib.place(tuned.read(tmp_path / "run" / "model"))
-    assert model.head == tuned.read(directory / "run" / "model").head
-
-
-@pytest.mark.slow
-def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
-    workdir_lib.lock(str(tmp_path))
-    result = run("bert_jax.finetune", *command(swept[0], f"--workdir={tmp_path}"))
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert f"is being written by process {os.getpid()} on" in result.stderr
+    found, expected = (tuned.read(x / "run" / "model") for x in (tmp_path, directory))
+    assert found.head == expected.head
 
 
 @pytest.mark.slow
@@ -132,38 +122,14 @@ def test_no_model_is_written_if_all_runs_diverge(source, tmp_path):
 def test_the_written_model_has_the_reported_metrics(swept):
     """The model is read from its directory alone."""
     directory, _ = swept
-    model = model_lib.place(tuned.read(directory / "run" / "model"))
-    assert model.head is not None and model.head.labels == ("against", "for")
+    read = tuned.read(directory / "run" / "model")
+    assert read.head is not None and read.head.labels == ("against", "for")
+    model = model_lib.place(read)
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)
     found = setup.evaluate(model.params, setup.datasets.dev[0])
     (dev,) = summary["dev"].values()
     assert found == dev
-
-
-@pytest.mark.slow
-def test_transformers_reads_the_same_logits(swept):
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    path = swept[0] / "run" / "model"
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
-    with torch.no_grad():
-        expected = theirs.eval()(**encoded).logits.numpy()
-    model = model_lib.place(tuned.read(path))
-    ids = encoded["input_ids"].numpy().astype(np.int32)
-    batch = {
-        "input_ids": ids,
-        "segment_ids": encoded["token_type_ids"].numpy().astype(np.int32),
-        "position_ids": np.broadcast_to(
-            np.arange(ids.shape[1], dtype=np.int32), ids.shape
-        ),
-        "sequence_ids": encoded["attention_mask"].numpy().astype(np.int32),
-    }
-    bert = nnx.merge(model.graphdef, model.params)
-    logits = bert(batch, dropout_key=None, dtype=jnp.dtype("float32")).logits
-    np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
 def assert_refused(directory, changes, message):
@@ -189,11 +155,27 @@ LEARNED = {
 }
 
 
+def inputs_of(kind, examples):
+    """Returns the examples of a set as inputs of `TunedModel.predict`."""
+    if kind == "tagging":
+        return [" ".join(words) for words in examples.words]
+    if kind == "question_answering":
+        paragraphs = examples.paragraphs
+        return [(q.text, paragraphs[q.paragraph]) for q in examples.questions]
+    if kind == "multiple_choice":
+        pairs = zip(examples.contexts, examples.choices, strict=True)
+        return [(context, *choices) for context, choices in pairs]
+    if examples.b is None:
+        return examples.a
+    return list(zip(examples.a, examples.b, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNED)
 def test_every_kind_is_fine_tuned_and_predicts(kind, tmp_path, capsys):
-    """The written model, read back, has the reported metric of the dev set."""
-    setup = labelled.make_setup(tmp_path, kind=kind)
+    """The written model, read back, has the metric and the predictions of the run."""
+    more = {"task__threshold": 0.45} if kind == "multi_label" else {}
+    setup = labelled.make_setup(tmp_path, kind=kind, **more)
     rate = setup.config.recipe.learning_rate
     workdir = str(tmp_path / "run")
     directory = results.directory_of(workdir, rate, 0)
@@ -201,10 +183,24 @@ def test_every_kind_is_fine_tuned_and_predicts(kind, tmp_path, capsys):
     sweep.write(setup, workdir, [result], 1.0)
     assert result.metrics[setup.config.metric] > LEARNED[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
-    model = model_lib.place(tuned.read(tmp_path / "run" / "model"))
-    assert model.head == setup.head
-    assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
+    read = tuned.read(tmp_path / "run" / "model")
+    assert read.head == setup.head
+    (dev,) = setup.datasets.dev
+    params = model_lib.place(read).params
+    assert setup.evaluate(params, dev) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
+    task, names = setup.config.task, setup.datasets.names
+    logits = setup.predictor(params, dev.features)
+    predicted = task.predict(dev.examples, dev.features, logits, names)
+    expected = task.results(dev.examples, predicted, logits, names)
+    # Rows, windows and thresholds are those of the task, none a default.
+    model = inference.load_tuned(tmp_path / "run" / "model")
+    found = model.predict(inputs_of(kind, dev.examples))
+    for row, other in zip(found, expected, strict=True):
+        for key in row.keys() & {"score", "similarity"}:
+            assert row[key] == pytest.approx(other[key], abs=1e-4)
+        for key in row.keys() & {*quantization.DISCRETE}:
+            assert row[key] == other[key]
 
 
 @pytest.mark.slow
@@ -224,47 +220,6 @@ def test_embeddings_are_learned_without_scores(columns, tmp_path):
     rate = setup.config.recipe.learning_rate
     result = tuning.tune(setup, rate, 0, str(tmp_path / "run"))
     assert result.metrics["spearman"] > untrained["spearman"] + 0.1, result
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["question_answering", "multi_label"])
-def test_predict_repeats_the_predictions_of_fine_tuning(kind, tmp_path):
-    """Rows, windows and thresholds are those of the task, none a default."""
-    tuned_on = tmp_path / "tuned"
-    tuned_on.mkdir()
-    setup = labelled.make_setup(
-        tuned_on,
-        kind=kind,
-        recipe__num_epochs=1,
-        **{"multi_label": {"task__threshold": 0.45}}.get(kind, {}),
-    )
-    rate = setup.config.recipe.learning_rate
-    run_of = results.directory_of(str(tuned_on / "run"), rate, 0)
-    result = tuning.tune(setup, rate, 0, run_of)
-    sweep.write(setup, str(tuned_on / "run"), [result], 1.0)
-    found = setup.datasets.dev[0].examples
-    if kind == "multi_label":
-        lines = [text * 5 for text in found.a]  # longer than the rows of fine-tuning
-        key = "labels"
-    else:
-        lines = [
-            f"{question.text} ||| {found.paragraphs[question.paragraph]}"
-            for question in found.questions
-        ]
-        key = "answer"
-    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    arguments = [f"--model={tuned_on / 'run/model'}", f"--input={tmp_path}/lines.txt"]
-    printed = run("bert_jax.predict", *arguments)
-    assert printed.returncode == 0, printed.stderr
-    rows = [json.loads(line)[key] for line in printed.stdout.splitlines()]
-    predictions = tuned_on / "run" / "predictions" / "dev"
-    if kind == "multi_label":
-        assert "rows truncated to --max_length" in printed.stderr
-        shares = [json.loads(x)["probabilities"] for x in printed.stdout.splitlines()]
-        assert rows == [[n for n, p in x.items() if p > 0.45] for x in shares]
-    else:
-        texts = json.loads((predictions / "predictions.json").read_text())
-        assert rows == list(texts.values())
 
 
 @pytest.mark.slow
@@ -386,13 +341,8 @@ def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
 @pytest.mark.parametrize(
     "more, message",
     [
-        ({"task.label": "verdict"}, "'verdict'"),
-        ({"task.text": ("review",)}, "'review'"),
-        ({"task.kind": "guessing"}, "config.task.kind='guessing' must be one of"),
         ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no, or"),
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
-        ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
-        ({"trackers": ("mlflows",)}, "config.trackers[0]='mlflows' must be one of"),
         ({"sequence_length": 64}, "has 32 positions; set it to at most 32, or remove"),
         ({"metric": "macro_f1"}, "config.metric='macro_f1' is not defined for 2"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
@@ -421,50 +371,13 @@ def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):
     assert not (directory / "run").exists()
 
 
-@pytest.mark.slow
-def test_wrong_flags_are_one_line(source):
-    directory = source[0].parent
-    for flag, message in (
-        ("--seeds=a", "--seeds=a must be integers separated by commas"),
-        ("--model=", "--model is missing"),
-        ("--model=/nowhere", "--model=/nowhere is not a directory"),
-        ("--model=~nouser/x", "--model='~nouser/x': there is no such user"),
-        ("--seeds=1,0,1", "contain a run twice (lr0.003_seed1)"),
-    ):
-        result = run("bert_jax.finetune", *command(directory), flag)
-        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
-        assert message in result.stderr
-
-
-def test_another_recipe_in_the_same_workdir_is_refused(swept):
-    directory, _ = swept
-    more = {"recipe.weight_decay": 0.5}
-    result = run("bert_jax.finetune", *command(directory, *SWEEP, **more))
-    assert result.returncode == 2
-    assert "config.recipe.weight_decay=0.5, but --workdir=" in result.stderr
-    assert "was started with 0.01" in result.stderr
-
-
-def test_other_data_in_the_same_workdir_is_refused(swept, tmp_path):
-    directory, _ = swept
-    shutil.copytree(directory / "run", tmp_path / "run")
-    spec = labelled.write_table(tmp_path / "dev.tsv", 30, 9)
-    arguments = command(directory, *SWEEP, f"--workdir={tmp_path / 'run'}")
-    result = run("bert_jax.finetune", *arguments, f"--config.data.dev=('{spec}',)")
-    assert result.returncode == 2 and "config.data.dev" in result.stderr
-
-
-@pytest.mark.slow
-def test_more_seeds_in_the_same_workdir_add_runs(swept, tmp_path):
-    directory, _ = swept
-    shutil.copytree(directory / "run", tmp_path / "run")
-    rest = ["--seeds=0,1,2", f"--workdir={tmp_path / 'run'}"]
-    run_well("bert_jax.finetune", *command(directory, *rest))
-    found = {p.name for p in (tmp_path / "run" / "runs").iterdir()}
-    assert {f"lr0.003_seed{i}" for i in range(3)} <= found
-    summary = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert len(summary["runs"]) == 5  # those of the sweep count as well
-    assert results.read(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
+def test_invalid_seeds_and_repeated_runs_are_errors():
+    assert finetune.seeds_of(["0", "7"]) == [0, 7]
+    for seeds in (["a"], [], ["-1"], [str(2**32)]):
+        with pytest.raises(ConfigError, match="must be integers separated by commas"):
+            finetune.seeds_of(seeds)
+    with pytest.raises(ConfigError, match=r"contain a run twice \(lr0.003_seed1\)"):
+        finetune.check_distinct([3e-3], [1, 0, 1])
 
 
 @pytest.mark.slow

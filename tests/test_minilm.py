@@ -16,7 +16,7 @@ from flax import nnx
 from benchmarks import minilm
 from bert_jax import inference
 from bert_jax.data.sources import embedded
-from bert_jax.inference import options as options_lib
+from bert_jax.inference.model import current_mesh
 from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
@@ -96,7 +96,7 @@ def test_every_hidden_state_equals_that_of_transformers(directory, texts):
         "sequence_ids": inputs["attention_mask"],
     }
     batch = {name: jnp.asarray(np.asarray(x), jnp.int32) for name, x in batch.items()}
-    with jax.set_mesh(options_lib.current_mesh()):
+    with jax.set_mesh(current_mesh()):
         placed = model_lib.place(model_lib.read_encoder(str(directory)))
         bert = nnx.merge(placed.graphdef, placed.params)
         ours = bert.states(batch, dropout_key=None, dtype=jnp.dtype(jnp.float32))

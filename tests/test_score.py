@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax import inference
-from tests.commands import run, run_well
+from tests.commands import run_well
 from tests.models import export_to
 
 LINES = ["w1 w2 ||| w3", "", "W4 nowhere", "w5 " * 40]
@@ -48,23 +48,3 @@ def test_a_workdir_is_scored(trained, tmp_path):
     )
     (row,) = [json.loads(line) for line in (tmp_path / "scores.jsonl").open()]
     assert row["num_tokens"] > 5 and row["score"] < -1
-
-
-@pytest.mark.slow
-def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
-    (tmp_path / "empty.txt").write_text("")
-    output = tmp_path / "a.jsonl"
-    for changes, message in (
-        ({"model": tmp_path}, "has no config.json; use a directory of python -m"),
-        ({"input": ""}, "--input is missing"),
-        ({"input": output}, "is the input file; give another file"),
-        ({"output": tmp_path}, "is a directory; give a file"),
-        ({"input": tmp_path / "empty.txt"}, "has no lines"),
-    ):
-        flags = {"model": directory, "input": directory / "lines.txt"} | changes
-        flags = {"output": output} | flags
-        words = [f"--{name}={value}" for name, value in flags.items()]
-        result = run("bert_jax.score", *words)
-        assert result.returncode == 2 and result.stderr.count("\n") == 1
-        assert message in result.stderr
-        assert not list(tmp_path.glob("a.*"))

@@ -149,12 +149,7 @@ MAY_CHANGE = (
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
-    """Builds and validates the config.
-
-    Raises:
-      ConfigError: if a key is missing, unknown or of the wrong type, or if values
-        contradict each other.
-    """
+    """Builds and validates the config."""
     if "task" not in config and "phases" in config:
         raise ConfigError(
             "--config is a pretraining config for bert_jax.train; fine-tuning configs"

@@ -18,10 +18,7 @@ from bert_jax.model import heads, int8
 
 
 class Predictor:
-    """Computes logits of rows; compiles one program per row length.
-
-    The programs are shared by all data sets.
-    """
+    """Computes logits of rows; all data sets share one program per row length."""
 
     def __init__(
         self,
@@ -35,15 +32,11 @@ class Predictor:
         """Initializes the predictor.
 
         Args:
-          graphdef: structure of the model with its head.
           length: T, tokens of the longest rows.
           batch_size: rows per step, over all devices; rounded up to a multiple of the
             mesh's batch divisor.
-          dtype: dtype of the computation.
-          mesh: mesh of the parameters.
         """
-        divisor = mesh_lib.batch_divisor(mesh)
-        self._batch_size = -(-batch_size // divisor) * divisor
+        self._batch_size = batches.rounded_up(batch_size, mesh)
         self._length, self._mesh = length, mesh
         self._part = mesh_lib.host_part(mesh, jax.process_index())
 
@@ -62,32 +55,27 @@ class Predictor:
     ) -> np.ndarray:
         """Computes the logits of all rows, in their order.
 
-        Rows are sorted by length before they are batched, because a batch costs as much
-        as if all its rows were as long as the longest.
-
         Args:
           params: parameters of the model with its head; they may be quantized.
-          features: the rows.
           on_rows: called after each batch with the number of rows in it.
 
         Returns:
           float32[N, ...], the same in every process.
         """
-        parts = []
-        order_N = np.argsort(features.num_tokens(), kind="stable")
-        for places_B in batches.in_order(len(features), self._batch_size):
-            rows_B = np.where(places_B >= 0, order_N[places_B], -1)
+        parts, order = [], []
+        for rows_B in batches.by_length(features.num_tokens(), self._batch_size):
             batch = features.batch(rows_B)
             placed = batches.place(
                 {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
             )
             logits = np.asarray(jax.device_get(self._forward(params, placed)))
             parts.append(self._pad_to_length(logits)[rows_B >= 0])
+            order.append(rows_B[rows_B >= 0])
             if on_rows is not None:
                 on_rows(len(parts[-1]))
         logits = np.concatenate(parts)
         in_order = np.empty_like(logits)
-        in_order[order_N] = logits
+        in_order[np.concatenate(order)] = logits
         return in_order
 
     def _pad_to_length(self, logits: np.ndarray) -> np.ndarray:

@@ -49,8 +49,6 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     """Starts or resumes a run, and trains to its end.
 
     Args:
-      setup: the parts that all runs of a sweep share.
-      learning_rate: the peak learning rate.
       seed: seed of the head's initial weights, the order of rows and dropout.
       workdir: directory of this run, shared by all processes.
 

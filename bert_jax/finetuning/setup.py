@@ -1,4 +1,4 @@
-"""Opens the inputs of a sweep: the model, the labelled data and the teacher.
+"""Opens and describes the inputs of a sweep: model, labelled data and teacher.
 
 `Setup` holds them, with the compiled functions that all runs of the sweep share.
 """
@@ -41,6 +41,18 @@ DIGESTED = {
     "data_sha256.dev": "the data in config.data.dev",
     "data_sha256.teacher": "the model in config.distill.teacher",
 }
+# Attributes that count lost data, of features or examples -> their descriptions.
+LOSSES = {
+    "num_truncated": "rows truncated to the sequence length",
+    "num_cut": "words beyond the sequence length",
+    "num_dropped": "questions dropped, no answer in their paragraph",
+    "num_unlabelled": "examples skipped, no label",
+    "num_lost_lines": "lines skipped, wrong number of columns",
+    "num_empty": "sentences skipped, no words",
+    "num_mended": "wrong answer offsets, corrected",
+    "num_lost": "answers not found in their paragraph",
+}
+LISTED_CLASSES = 20  # of more classes, the smallest and the largest are reported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,15 +164,7 @@ class Setup:
 
 
 def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
-    """Opens all inputs and sets the mesh; writes only to the compilation cache.
-
-    Args:
-      config: the config of all runs.
-      start: the model that they start from.
-
-    Raises:
-      ConfigError: if a flag, config key or input file is invalid.
-    """
+    """Opens all inputs and sets the mesh; writes only to the compilation cache."""
     devices.open_devices()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
@@ -206,13 +210,71 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 
 
-def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None:
-    """Opens config.distill.teacher; returns None if it is "".
+def describe(setup: Setup, start: Start, workdir: str) -> str:
+    """Returns the first lines of a sweep: its model, task, data and devices."""
+    config, datasets = setup.config, setup.datasets
+    model = setup.encoder.config
+    part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
+    names = f", {len(datasets.names)} labels" if datasets.names else ""
+    notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
+    sizes = [
+        split.examples.size(len(split.features))
+        for split in (datasets.train, *datasets.dev)
+    ]
+    teacher = []
+    if setup.teacher:
+        layers = _layers(setup.teacher.config)
+        teacher = [f"teacher: {config.distill.teacher}, {layers}"]
+    lines = [
+        f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
+        *teacher,
+        f"task:   {config.task.kind}{names}, rows of at most"
+        f" {config.sequence_length} tokens, best by {config.metric}",
+        f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
+        *(f"        {note}" for note in notes),
+        f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
+        f" {workdir}",
+    ]
+    return "\n".join(lines)
 
-    Raises:
-      ConfigError: if the teacher cannot be opened, or if its tokenizer or hidden size
-        does not suit the encoder.
-    """
+
+def _layers(model: ModelConfig) -> str:
+    number = model.num_hidden_layers
+    return f"{number} layer{'s' if number > 1 else ''}"
+
+
+def class_counts(datasets: Datasets) -> list[str]:
+    """Returns a line for each labelled set with the number of examples per class."""
+    found = []
+    for split in (datasets.train, *datasets.dev):
+        counts = split.examples.class_counts(datasets.names)
+        shown = [f"{name} {count:,}" for name, count in counts]
+        if len(shown) > LISTED_CLASSES:
+            counts.sort(key=lambda item: -item[1])
+            (most, highest), (least, lowest) = counts[0], counts[-1]
+            shown = [f"from {least} {lowest:,} to {most} {highest:,}"]
+        if shown:
+            found.append(f"{split.spec}: {', '.join(shown)}")
+    return found
+
+
+def losses(datasets: Datasets) -> list[str]:
+    """Returns a line for each data set that was truncated or is incomplete."""
+    found = []
+    for split in (datasets.train, *datasets.dev, *datasets.test):
+        parts = [
+            f"{count:,} {words}"
+            for name, words in LOSSES.items()
+            for holder in (split.features, split.examples)
+            if (count := getattr(holder, name, 0))
+        ]
+        if parts:
+            found.append(f"{split.spec}: {', '.join(parts)}")
+    return found
+
+
+def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None:
+    """Opens config.distill.teacher, which has to suit the encoder; None if it is ""."""
     path = config.distill.teacher
     if not path:
         return None
@@ -238,14 +300,8 @@ def fit_length(
     """Lowers config.sequence_length to the number of positions of a model.
 
     Args:
-      config: the config of all runs.
       given: the keys of the config that flags set.
       model: the flag or key of the model and its value, for error messages.
-      most: the number of positions of the model.
-
-    Raises:
-      ConfigError: if a flag sets a larger value, or if rows of the model's length are
-        too short for the task.
     """
     if config.sequence_length <= most:
         return config

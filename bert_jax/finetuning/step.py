@@ -35,9 +35,7 @@ def make_optimizer(
     """Returns the optimizer and the learning rate schedule of a run.
 
     Args:
-      recipe: optimizer settings.
       learning_rate: the peak, a Python float or float32[].
-      num_steps: total steps of the run.
     """
     warmup_steps = int(recipe.warmup_fraction * num_steps)
     config = OptimizerConfig(
@@ -76,9 +74,6 @@ def make_train_step(
     parameters unchanged, as in training/step.py.
 
     Args:
-      config: the fine-tuning config.
-      graphdef: structure of the model with its head.
-      num_steps: total steps of the run.
       teacher: structure of the teacher, whose parameters are `teacher_params`; None to
         train without distillation.
     """
@@ -138,12 +133,6 @@ def distillation_loss(
 
     The sum runs over the same terms as the task's loss, so both are divided by the same
     count.
-
-    Args:
-      task: the task of both models.
-      student, teacher: outputs of the two models for the batch.
-      batch: the batch of the task's loss.
-      config: weights and temperature.
     """
     total = jnp.float32(0.0)
     scores, weights = task.distances(

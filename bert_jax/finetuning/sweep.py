@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,14 @@ from bert_jax import small_files
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import AllDivergedError, ConfigError
-from bert_jax.finetuning import report, tuned_model
 from bert_jax.finetuning import results as results_lib
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
+from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.config import MAY_CHANGE, FinetuneConfig
 from bert_jax.finetuning.data.datasets import Split
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Setup, Start
-from bert_jax.finetuning.tasks import glue
 from bert_jax.monitoring.progress import Progress
 from bert_jax.monitoring.report import format_duration
 
@@ -51,7 +50,6 @@ def sweep(
 
     Args:
       config: the config of all runs; each has its own learning rate.
-      start: the model that all runs start from.
       workdir: the directory of the sweep, the same for all processes.
       learning_rates, seeds: each pair of them is a run.
 
@@ -67,7 +65,7 @@ def sweep(
     setup = setup_lib.open_inputs(config, start)
     multihost.make_shared("workdir", workdir)
     multihost.agree("workdir", lambda: lock_and_check(workdir, setup, start))
-    print(report.describe(setup, start, workdir), flush=True)
+    print(setup_lib.describe(setup, start, workdir), flush=True)
     preemption.save_on_signals()
     for learning_rate in learning_rates:
         for seed in seeds:
@@ -86,12 +84,7 @@ def sweep(
 
 
 def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
-    """Locks the workdir and writes its settings; returns "", for `multihost.agree`.
-
-    Raises:
-      ConfigError: if another process writes there, the workdir has other settings, or
-        a directory to write to is a link or a file.
-    """
+    """Locks the workdir and writes its settings; returns "", for `multihost.agree`."""
     workdir_lib.lock(workdir)
     for name in (tuned_model.DIRECTORY, PREDICTIONS_DIRECTORY):
         path = Path(workdir) / name
@@ -143,12 +136,6 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
 
     Prints a table of all runs.
 
-    Args:
-      setup: the setup of the sweep.
-      workdir: the workdir of the sweep.
-      results: the results of all its runs.
-      seconds: duration of this call, to print.
-
     Raises:
       AllDivergedError: if every run diverged before its first evaluation.
     """
@@ -169,9 +156,9 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
     def write_all() -> str:
         scores = write_predictions(setup, workdir, predicted, tests)
         tuned_model.write(setup, params, workdir, scores)
-        report.plot_curves(workdir, results, metric)
+        results_lib.plot_curves(workdir, results, metric)
         dev = setup.datasets.dev[0].examples
-        report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
+        results_lib.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
         content = {
             "metric": metric,
             "best": {"learning_rate": best.learning_rate, "seed": best.seed},
@@ -179,7 +166,7 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
             "runs": [dataclasses.asdict(result) for result in results],
         }
         small_files.write_json(Path(workdir) / SUMMARY_FILE, content)
-        report.print_table(results, metric)
+        results_lib.print_table(results, metric)
         print(summary(setup, workdir, best, scores, seconds))
         return ""
 
@@ -214,9 +201,9 @@ def summary(
         f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
         f" model is in {workdir}/{tuned_model.DIRECTORY}, predictions in"
         f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
-        f" {workdir}/{report.CURVES_FILE}. Next, predict the lines of a file or, with"
-        f" --input=-, of standard input:\n  echo {line} | python -m bert_jax.predict"
-        f" {model} --input=-"
+        f" {workdir}/{results_lib.CURVES_FILE}. Next, predict the lines of a file or,"
+        f" with --input=-, of standard input:\n  echo {line} | python -m"
+        f" bert_jax.predict {model} --input=-"
     )
 
 
@@ -238,21 +225,23 @@ def write_predictions(
       The metrics of the dev sets, keyed by their specs.
     """
     task, names = setup.config.task, setup.datasets.names
-    submissions = getattr(task, "glue", ())
     scores = {}
-    split: Any
-    for kind, splits, all_predicted in (
-        ("dev", setup.datasets.dev, dev),
-        ("test", setup.datasets.test, test),
-    ):
-        for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
-            name = kind if len(splits) == 1 else f"{kind}{i + 1}"
-            directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
-            directory.mkdir(parents=True, exist_ok=True)
-            split.examples.write(directory, predicted, names)
-            if kind == "dev":
-                scores[split.spec] = task.evaluate(split.examples, predicted, names)
-            elif submissions:
-                index_N = split.examples.index
-                glue.write(directory, submissions[i], predicted, names, index_N)
+    for split, predicted, directory in _named(workdir, "dev", setup.datasets.dev, dev):
+        split.examples.write(directory, predicted, names)
+        scores[split.spec] = task.evaluate(split.examples, predicted, names)
+    tests = _named(workdir, "test", setup.datasets.test, test)
+    for i, (split, predicted, directory) in enumerate(tests):
+        split.examples.write(directory, predicted, names)
+        task.write_submission(directory, i, split.examples, predicted, names)
     return scores
+
+
+def _named(
+    workdir: str, kind: str, splits: Sequence[Split], all_predicted: list[Any]
+) -> Iterator[tuple[Split, Any, Path]]:
+    """Yields data sets with their predictions, and a new directory for each."""
+    for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
+        name = kind if len(splits) == 1 else f"{kind}{i + 1}"
+        directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
+        directory.mkdir(parents=True, exist_ok=True)
+        yield split, predicted, directory

@@ -8,13 +8,14 @@ predictions equal those of the fine-tuning run.
 import dataclasses
 import os
 import shutil
-import sys
 import tempfile
+import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import digests, storage
+from bert_jax.config.validation import Range
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.tasks import TASKS
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 DIRECTORY = "model"
 _UNFINISHED = ".model.unfinished."  # hidden, so that it matches no user's directory
 SETTINGS_FILE = "decisions.json"
-# Ranges of integers; the others must be at least 1.
-RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}
+# The types of settings that are no keys of config.task.
+TYPES = {"num_texts": Annotated[int, Range(min=0, max=2)], "has_impossible": bool}
 # The front matter is for the Hugging Face Hub.
 METADATA = "---\nlibrary_name: transformers\ntags:\n- bert\n"
 LOADING = """\
@@ -64,9 +65,7 @@ def write(
     Replaces the model of an earlier call.
 
     Args:
-      setup: the setup of the sweep.
       params: the model's parameters, complete in this process.
-      workdir: the workdir of the sweep.
       scores: metrics of the dev sets, for the model card.
     """
     target = Path(workdir) / DIRECTORY
@@ -85,7 +84,7 @@ def write(
             setup.config.sequence_length,
         )
         write_settings(tmp, setup.config.task, setup.datasets.train.examples)
-        files.write_digests(tmp)
+        digests.write_sums(tmp)
         write_card(tmp, setup, scores)  # has no digest, because users edit it
         tmp.chmod(0o755)  # mkdtemp makes it accessible to its owner only
         old = target.with_name(f"{_UNFINISHED}old")
@@ -102,8 +101,6 @@ def write_settings(directory: Path, task: Task, train: Examples) -> None:
     """Writes decisions.json into a model's directory, if the kind of task has settings.
 
     Args:
-      directory: an existing directory.
-      task: the task that the model was fine-tuned on.
       train: the training set; a setting is an attribute of it or of the task.
     """
     if task.settings:
@@ -118,62 +115,42 @@ def read_settings(directory: Path, kind: str, **given: Any) -> dict[str, Any]:
     """Reads a model's settings; missing ones have the values of `Task.settings`.
 
     Args:
-      directory: the directory of the model.
-      kind: the kind of its task.
       **given: settings that replace the model's; None keeps the model's.
-
-    Raises:
-      ConfigError: if the file is corrupt, a value is out of range, or a given setting
-        does not apply to the kind of task.
     """
-    found = TASKS[kind].settings
-    path = directory / SETTINGS_FILE
+    cls, path = TASKS[kind], directory / SETTINGS_FILE
+    types = typing.get_type_hints(cls, include_extras=True) | TYPES
+    found = dict(cls.settings)
     if found and path.is_file():
         stored = read_json(files.file(directory, SETTINGS_FILE))
-        found = {
-            key: config_lib.build(type(value), stored.get(key, value), f"{path}: {key}")
-            for key, value in found.items()
-        }
-        _check_ranges(found, f"{path} has ")
-    given = {key: value for key, value in given.items() if value is not None}
+        for key, value in found.items():
+            value = stored.get(key, value)
+            found[key] = config_lib.build(types[key], value, f"{path}: {key}")
     for key, value in given.items():
+        if value is None:
+            continue
         if key not in found:
             raise ConfigError(
                 f"{key}={value} does not apply to a model fine-tuned for {kind}; remove"
                 " it"
             )
-    _check_ranges(given, "")
-    return found | given
-
-
-def _check_ranges(settings: dict[str, Any], prefix: str) -> None:
-    """Raises ConfigError if an integer is out of its range."""
-    for key, value in settings.items():
-        least, most = RANGES.get(key, (1, sys.maxsize))
-        if type(value) is int and not least <= value <= most:
-            limit = f" and at most {most}" if most < sys.maxsize else ""
-            raise ConfigError(
-                f"{prefix}{key}={value}; it must be at least {least}{limit}"
-            )
+        found[key] = config_lib.build(types[key], value, key)
+    return found
 
 
 def task_of(
     kind: str, labels: tuple[str, ...], settings: dict[str, Any], num_best: int
 ) -> Task:
-    """Returns the task of a model.
+    """Returns the task of a model; keys that do not affect predictions are None.
 
     Args:
-      kind: the kind of the task.
-      labels: the label names of the model.
       settings: from `read_settings`.
-      num_best: answers to keep for each question.
     """
     cls: Any = TASKS[kind]
-    values = {"kind": kind, "labels": labels, "num_best": num_best}
-    values |= cls.unrecorded | settings
+    values = {"kind": kind, "labels": labels, "num_best": num_best} | settings
     if "num_texts" in settings:
         values["text"] = ("",) * settings["num_texts"]
-    return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+    names = [field.name for field in dataclasses.fields(cls)]
+    return cls(**{name: values.get(name) for name in names})
 
 
 def write_card(
@@ -182,8 +159,6 @@ def write_card(
     """Writes README.md into the directory of a fine-tuned model.
 
     Args:
-      directory: the model's directory.
-      setup: the setup of the sweep.
       scores: metrics of the dev sets, keyed by their specs.
     """
     config = setup.config

@@ -12,10 +12,8 @@ masked_lm = inference.load_masked_lm("my_bert")
 masked_lm.score(["a fine film"]).values  # float64[N], pseudo-log-likelihoods
 """
 
-from bert_jax.inference.encoder import TextEncoder, load
-from bert_jax.inference.features import LAYERS, POOLING, TokenFeatures
-from bert_jax.inference.masked_lm import MaskedLM, load_masked_lm
-from bert_jax.inference.pseudo_likelihood import Scores
+from bert_jax.inference.encoder import LAYERS, POOLING, TextEncoder, TokenFeatures, load
+from bert_jax.inference.masked_lm import MaskedLM, Scores, load_masked_lm
 from bert_jax.inference.tuned import TunedModel, load_tuned
 
 __all__ = [

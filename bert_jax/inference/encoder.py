@@ -1,26 +1,63 @@
-"""Loads an encoder and computes features of texts with it."""
+"""Loads an encoder and computes features of tokens, words or texts with it.
+
+Source: the combinations of layers are those of Devlin et al. 2019, section 5.3.
+
+Shapes: B row of the batch, T token, D hidden, F feature (D, or 4 D if four layers are
+concatenated).
+"""
 
 import dataclasses
+import functools
 import os
+import re
 from collections.abc import Callable, Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
+from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.inference import options
-from bert_jax.inference.features import (
-    LAYERS,
-    POOLING,
-    TEXT_POOLING,
-    Extractor,
-    TokenFeatures,
-)
-from bert_jax.inference.options import Text
+from bert_jax.finetuning.data import batches
+from bert_jax.inference import model as base
+from bert_jax.inference.model import Model, Parts, Text
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import PlacedModel
-from bert_jax.model import int8
+from bert_jax.model import heads, int8
+
+# Functions of the hidden states: the embeddings, then the output of each layer. Sums do
+# not include the embeddings.
+LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
+    "first": lambda states: states[0],
+    "second_to_last": lambda states: states[-2],
+    "last": lambda states: states[-1],
+    "sum_last_four": lambda states: sum(states[-3:], states[-4]),
+    "concat_last_four": lambda states: jnp.concatenate(states[-4:], axis=-1),
+    "sum_all": lambda states: sum(states[2:], states[1]),
+}
+TEXT_POOLING = ("mean", "cls")  # one vector per text
+POOLING = ("none", "words", *TEXT_POOLING)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFeatures:
+    """Features of the tokens or words of one text or pair.
+
+    Attributes:
+      ids: int32[T], the row [CLS] text [SEP] or [CLS] text [SEP] other text [SEP]; with
+        "words" pooling, the first token of each word.
+      starts, ends: int32[T], character offsets of each token in its text; 0 for special
+        tokens.
+      values: float32[T, F].
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    values: np.ndarray
 
 
 def load(
@@ -54,58 +91,30 @@ def load(
       ConfigError: if there is no model, a file is corrupt, an option is out of range,
         or the devices cannot be opened.
     """
-    options.check_choice("weights", weights, options.WEIGHTS)
-    mesh = options.current_mesh()
-    with jax.set_mesh(mesh):
-        found = model_lib.read_encoder(os.fspath(path), lowercase, "model")
-        trained = model_lib.place(found)
-    model = TextEncoder(
-        trained,
-        mesh,
-        max_length=max_length,
-        batch_size=batch_size,
-        compute_dtype=compute_dtype,
-    )
-    return model.quantized() if weights == "int8" else model
+    with jax.set_mesh(base.current_mesh()):
+        return TextEncoder(
+            model_lib.read_encoder(os.fspath(path), lowercase, "model"),
+            max_length=max_length,
+            batch_size=batch_size,
+            compute_dtype=compute_dtype,
+            weights=weights,
+        )
 
 
-class TextEncoder:
+class TextEncoder(Model):
     """A pretrained encoder that computes features of texts; made by `load`.
 
-    Compiles one program per row length and choice of layers and pooling.
-
-    Attributes:
-      tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
-      max_length: maximum tokens of a row.
+    Compiles one program per row length and choice of layers and pooling. Attributes
+    beside those of `Model`:
       num_layers: number of layers.
-      notes: a line for each part of the model that is not used.
+      num_tokens: number of tokens processed so far, special tokens included.
     """
 
-    def __init__(
-        self,
-        trained: PlacedModel,
-        mesh: jax.sharding.Mesh,
-        *,
-        max_length: int | None,
-        batch_size: int,
-        compute_dtype: str,
-    ):
-        """Initializes the encoder; see `load` for the options.
-
-        Args:
-          trained: a model without a head, on `mesh`.
-          mesh: the mesh to compute on.
-          max_length, batch_size, compute_dtype: as in `load`.
-        """
-        options.check_positive("batch_size", batch_size)
-        self.tokenizer = trained.tokenizer
-        self.num_layers = trained.config.num_hidden_layers
-        self.notes = trained.notes
-        self.max_length = options.row_length(trained, max_length)
-        self._trained, self._mesh = trained, mesh
-        self._batch_size, self._compute_dtype = batch_size, compute_dtype
-        self._dtype = options.dtype_of(compute_dtype)
-        self._extractors: dict[tuple[str, str], Extractor] = {}
+    def __init__(self, model: model_lib.HostModel, **options: Any):
+        super().__init__(model, **options)
+        self.num_layers = model.config.num_hidden_layers
+        self.num_tokens = 0
+        self._locate = self.tokenizer.locator()
 
     @overload
     def features(
@@ -168,64 +177,85 @@ class TextEncoder:
             has more than two texts, or an input is a pair and `pooling` is "words".
           TypeError: if `texts` is a single string.
         """
-        parts = options.as_parts(texts)
-        self._check(parts, pooling)
-        extractor = self._extractor(layers, pooling)
-        with jax.set_mesh(self._mesh):
-            found = extractor(parts, on_batch)
+        parts = base.as_parts(texts)
+        self._check(parts, layers, pooling)
+        found: list[Any] = [None] * len(parts)
+        if parts:
+            with jax.set_mesh(self._mesh):
+                self._compute(parts, layers, pooling, on_batch, found)
         if pooling not in TEXT_POOLING:
             return found
-        if not found:
-            return np.zeros((0, extractor.num_features), np.float32)
-        return np.stack([features.values for features in found])
+        num_vectors = 4 if layers == "concat_last_four" else 1
+        shape = len(parts), num_vectors * self._config.hidden_size
+        return np.array(found, np.float32).reshape(shape)
 
-    @property
-    def num_tokens(self) -> int:
-        """Returns the number of tokens processed so far, special tokens included."""
-        return sum(extractor.num_tokens for extractor in self._extractors.values())
+    def _compute(
+        self,
+        texts: list[Parts],
+        layers: str,
+        pooling: str,
+        on_batch: Callable[[int], object] | None,
+        found: list[Any],
+    ) -> None:
+        """Computes the features of each text into `found`."""
+        rows, starts, ends = self._rows(texts)
+        batch_size = batches.rounded_up(self._batch_size, self._mesh)
+        for batch_B in batches.by_length(rows.num_tokens(), batch_size):
+            is_text_B = batch_B >= 0
+            rows_B = np.maximum(batch_B, 0)
+            cut = rows.cut(rows_B)
+            layout = cut.layout(rows_B)
+            arrays = cut.arrays(layout)
+            placed = sharding.place_batch(arrays, self._mesh)
+            values = jax.device_get(
+                _forward(
+                    self._graphdef, self._params, placed, layers, pooling, self._dtype
+                )
+            )
+            num_tokens_B = (arrays["sequence_ids"] > 0).sum(axis=1)
+            self.num_tokens += int(num_tokens_B[is_text_B].sum())
+            for row, text in enumerate(batch_B[is_text_B]):
+                if pooling in TEXT_POOLING:
+                    found[text] = values[row]
+                    continue
+                tokens = slice(num_tokens_B[row])
+                features = TokenFeatures(
+                    arrays["input_ids"][row, tokens],
+                    starts[layout.source_BT[row, tokens]],
+                    ends[layout.source_BT[row, tokens]],
+                    values[row, tokens].copy(),
+                )
+                is_by_word = pooling == "words"
+                found[text] = (
+                    word_features(texts[text][0], features) if is_by_word else features
+                )
+            if on_batch is not None:
+                on_batch(int(is_text_B.sum()))
 
-    @property
-    def num_truncated(self) -> int:
-        """Returns the number of texts truncated to `max_length` so far."""
-        return sum(extractor.num_truncated for extractor in self._extractors.values())
-
-    @property
-    def num_bytes(self) -> int:
-        """Returns the size of the weights in bytes."""
-        return int8.num_bytes(self._trained.params)
-
-    def quantized(self) -> "TextEncoder":
-        """Returns a copy of the model with int8 weights."""
-        with jax.set_mesh(self._mesh):
-            params = int8.quantize(self._trained.params)
-        return TextEncoder(
-            dataclasses.replace(self._trained, params=params),
-            self._mesh,
-            max_length=self.max_length,
-            batch_size=self._batch_size,
-            compute_dtype=self._compute_dtype,
+    def _rows(self, texts: list[Parts]) -> tuple[Rows, np.ndarray, np.ndarray]:
+        """Returns the rows, and the character offsets of their tokens."""
+        located = [self._locate(text[0]) for text in texts]
+        b_N = np.full(len(texts), -1)
+        for i, text in enumerate(texts):
+            if len(text) > 1:
+                b_N[i] = len(located)
+                located.append(self._locate(text[1]))
+        ids = [text.ids for text in located]
+        tokens = text_rows.join(ids, self.tokenizer, self.max_length)
+        a_N = np.arange(len(texts))
+        rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, self.max_length)
+        self.num_truncated += num_truncated
+        return (
+            rows,
+            text_rows.aligned([text.starts for text in located], tokens, 0),
+            text_rows.aligned([text.ends for text in located], tokens, 0),
         )
 
-    def _extractor(self, layers: str, pooling: str) -> Extractor:
-        key = layers, pooling
-        if key not in self._extractors:
-            options.check_choice("layers", layers, list(LAYERS))
-            self._extractors[key] = Extractor(
-                self._trained,
-                layers=layers,
-                pooling=pooling,
-                max_length=self.max_length,
-                batch_size=self._batch_size,
-                dtype=self._dtype,
-                mesh=self._mesh,
-            )
-        return self._extractors[key]
-
-    def _check(self, parts: list[options.Parts], pooling: str) -> None:
-        options.check_choice("pooling", pooling, POOLING)
+    def _check(self, parts: list[Parts], layers: str, pooling: str) -> None:
+        base.check_choice("pooling", pooling, POOLING)
         most = 1 if pooling == "words" else 2
         if any(len(texts) == 2 for texts in parts):
-            model_lib.check_pairs(self._trained.config, "inputs of several texts")
+            model_lib.check_pairs(self._config, "inputs of several texts")
         for i, texts in enumerate(parts):
             if not 1 <= len(texts) <= most:
                 form = "a single text" if most == 1 else "a text or a pair"
@@ -233,3 +263,57 @@ class TextEncoder:
                     f"input {i} has {len(texts)} texts; with pooling={pooling!r} each"
                     f" must be {form}"
                 )
+        base.check_choice("layers", layers, list(LAYERS))
+        if layers.endswith("last_four") and self.num_layers < 4:
+            raise ConfigError(
+                f"layers={layers} needs at least 4 layers, but the model has"
+                f" {self.num_layers} layers; try layers=sum_all"
+            )
+
+
+def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
+    """Reduces the features of a text's tokens to one vector per word.
+
+    Words are separated by spaces. The features of a word are those of its first token,
+    as in the tagging experiment of Devlin et al. 2019, section 5.3. A word without
+    tokens, because it was truncated or the tokenizer drops its characters, has the id
+    0 and features of 0.
+
+    Args:
+      text: a single text, not a pair.
+      features: features of its tokens, including [CLS] and [SEP].
+    """
+    spans = [match.span() for match in re.finditer("[^ ]+", text)]
+    words = np.array(spans, np.int32).reshape(-1, 2)
+    starts, ends = features.starts[1:-1], features.ends[1:-1]
+    # The first token that ends after the word's start; the word has tokens only if this
+    # token also starts before the word's end.
+    first = np.searchsorted(ends, words[:, 0], side="right")
+    has_token = np.append(starts, len(text))[first] < words[:, 1]
+    first = np.where(has_token, first, 0) + 1
+    return TokenFeatures(
+        np.where(has_token, features.ids[first], 0),
+        words[:, 0],
+        words[:, 1],
+        np.where(has_token[:, None], features.values[first], np.float32(0)),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling", "dtype"))
+def _forward(
+    graphdef: nnx.GraphDef,
+    params: Any,
+    batch: dict[str, jax.Array],
+    layers: str,
+    pooling: str,
+    dtype: jnp.dtype,
+) -> jax.Array:
+    """Returns float32[B, T, F], or [B, F] if pooled."""
+    bert: Any = nnx.merge(graphdef, int8.dequantize(params))
+    states = bert.states(batch, dropout_key=None, dtype=dtype)
+    x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
+    if pooling == "cls":
+        return x_BTF[:, 0]
+    if pooling == "mean":
+        return heads.mean_of_tokens(x_BTF, batch["sequence_ids"])
+    return x_BTF

@@ -1,14 +1,48 @@
-"""Loads a masked language model and scores texts with it."""
+"""Loads a masked language model and scores texts by their pseudo-log-likelihood.
 
+Every token of a text, without [CLS] and [SEP], is masked in a row of its own. The score
+of the text is the sum of the log-probabilities of the true tokens.
+
+Source: Salazar et al. 2020, Masked Language Model Scoring, section 2.
+
+Shapes: N text, M masked token of all texts, B row of the batch, T token, V vocabulary.
+"""
+
+import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 
-from bert_jax.inference import options
-from bert_jax.inference.pseudo_likelihood import Scorer, Scores
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.finetuning.data import batches
+from bert_jax.inference import model as base
+from bert_jax.inference.model import Model
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import PlacedModel
+from bert_jax.training import losses
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Pseudo-log-likelihoods of texts.
+
+    Attributes:
+      values: float64[N], in nats; 0 for a text without tokens.
+      num_tokens: int64[N], the number of scored tokens.
+      num_truncated: the number of truncated texts.
+    """
+
+    values: np.ndarray
+    num_tokens: np.ndarray
+    num_truncated: int
 
 
 def load_masked_lm(
@@ -27,70 +61,40 @@ def load_masked_lm(
     Args:
       path: a directory of `export`, any Hugging Face BERT with a masked-LM head and
         safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`.
-      max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are
-        truncated at the end. None: the model's own maximum.
       batch_size: rows per step, over all devices; rounded up to a multiple of the
         number of devices. A text has a row for each of its tokens.
-      compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
-      lowercase: whether the model was trained on lower-cased text, if it does not
-        record it.
+      max_length, compute_dtype, lowercase: as in `load`.
 
     Raises:
       ConfigError: if there is no such model, a file is corrupt, an option is out of
         range, or the devices cannot be opened.
     """
-    mesh = options.current_mesh()
-    with jax.set_mesh(mesh):
-        found = model_lib.read_masked_lm(os.fspath(path), lowercase, "model")
-        trained = model_lib.place(found)
-    return MaskedLM(
-        trained,
-        mesh,
-        max_length=max_length,
-        batch_size=batch_size,
-        compute_dtype=compute_dtype,
-    )
+    with jax.set_mesh(base.current_mesh()):
+        return MaskedLM(
+            model_lib.read_masked_lm(os.fspath(path), lowercase, "model"),
+            max_length=max_length,
+            batch_size=batch_size,
+            compute_dtype=compute_dtype,
+        )
 
 
-class MaskedLM:
+class MaskedLM(Model):
     """A pretrained model that scores texts; made by `load_masked_lm`.
 
-    Attributes:
-      tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
-      max_length: maximum tokens of a row.
-      notes: a line for each part of the model that is not used.
-      num_truncated: number of texts truncated to `max_length` so far.
+    Attributes beside those of `Model`:
       num_tokens: number of tokens scored so far.
     """
 
-    def __init__(
-        self,
-        trained: PlacedModel,
-        mesh: jax.sharding.Mesh,
-        *,
-        max_length: int | None,
-        batch_size: int,
-        compute_dtype: str,
-    ):
-        """Initializes the model; see `load_masked_lm` for the options.
-
-        Args:
-          trained: a model with a masked-LM head, on `mesh`.
-          mesh: the mesh to compute on.
-          max_length, batch_size, compute_dtype: as in `load_masked_lm`.
-        """
-        options.check_positive("batch_size", batch_size)
-        self.tokenizer, self.notes = trained.tokenizer, trained.notes
-        self.max_length = options.row_length(trained, max_length)
-        self.num_truncated = self.num_tokens = 0
-        self._params, self._mesh = trained.params, mesh
+    def __init__(self, model: model_lib.HostModel, **options: Any):
+        super().__init__(model, **options)
+        self.num_tokens = 0
         self._scorer = Scorer(
-            trained.graphdef,
-            trained.tokenizer,
+            self._graphdef,
+            self.tokenizer,
             max_length=self.max_length,
-            batch_size=batch_size,
-            dtype=options.dtype_of(compute_dtype),
-            mesh=mesh,
+            batch_size=self._batch_size,
+            dtype=self._dtype,
+            mesh=self._mesh,
         )
 
     def score(
@@ -111,7 +115,7 @@ class MaskedLM:
         Raises:
           TypeError: if `texts` is not a list of strings.
         """
-        options.as_parts(texts)  # refuses a single string
+        base.as_parts(texts)  # refuses a single string
         for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"texts must be strings, not {text!r}")
@@ -120,3 +124,109 @@ class MaskedLM:
         self.num_truncated += found.num_truncated
         self.num_tokens += int(found.num_tokens.sum())
         return found
+
+
+class Scorer:
+    """Scores texts with any parameters; compiles one program per row length."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        batch_size: int,
+        dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
+    ):
+        """Initializes the scorer.
+
+        Args:
+          graphdef: structure of a `BertForPreTraining`; its next-sentence head and
+            pooler may be missing.
+          max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts
+            are truncated at the end.
+          batch_size: rows per step, over all devices; rounded up to a multiple of the
+            mesh's batch divisor.
+          mesh: mesh of the parameters, and of each call.
+        """
+        self._batch_size = batches.rounded_up(batch_size, mesh)
+        self._tokenizer, self._encode = tokenizer, tokenizer.encoder()
+        self._mask_id = tokenizer.id(MASK)
+        self._max_length, self._mesh = max_length, mesh
+        self._part = mesh_lib.host_part(mesh, jax.process_index())
+        self._forward = functools.partial(_forward, graphdef, dtype)
+
+    def __call__(
+        self,
+        params: Any,
+        texts: Sequence[str],
+        on_batch: Callable[[int], object] | None = None,
+    ) -> Scores:
+        """Returns the scores of N texts; arguments and scores are those of all
+        processes.
+
+        Masked rows are sorted by length before they are batched. `on_batch` is called
+        after each batch with the number of masked tokens in it.
+        """
+        rows, num_truncated = self._rows(texts)
+        lengths_N = rows.pairs_N4[:, 1]
+        order_N = np.argsort(lengths_N, kind="stable")
+        text_M = np.repeat(order_N, lengths_N[order_N])
+        position_M = _positions(lengths_N[order_N])
+        log_probs_M = np.empty(len(text_M), np.float32)
+        for masked_B in batches.in_order(len(text_M), self._batch_size):
+            is_real_B = masked_B >= 0
+            padded_B = np.maximum(masked_B, 0)
+            batch = self._masked(rows, text_M[padded_B], position_M[padded_B])
+            placed = batches.place(batch, self._part, self._mesh)
+            log_probs_B = jax.device_get(self._forward(params, placed))
+            log_probs_M[masked_B[is_real_B]] = log_probs_B[is_real_B]
+            if on_batch is not None:
+                on_batch(int(is_real_B.sum()))
+        values_N = np.bincount(text_M, weights=log_probs_M, minlength=len(texts))
+        return Scores(values_N, lengths_N, num_truncated)
+
+    def _rows(self, texts: Sequence[str]) -> tuple[Rows, int]:
+        """Returns the rows, unmasked, and the number of truncated ones."""
+        found = self._encode(list(texts))
+        tokens = text_rows.join(found, self._tokenizer, self._max_length)
+        a_N = np.arange(len(texts))
+        return text_rows.of_pairs(tokens, a_N, np.full_like(a_N, -1), self._max_length)
+
+    def _masked(
+        self, rows: Rows, text_B: np.ndarray, position_B: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Returns the rows of some texts, each with [MASK] at one position."""
+        rows = rows.cut(text_B)
+        batch = rows.arrays(rows.layout(text_B))
+        place = np.arange(len(text_B)), position_B
+        batch["masked_lm_ids"] = batch["input_ids"][place][:, None]
+        batch["masked_lm_positions"] = position_B[:, None].astype(np.int32)
+        batch["input_ids"][place] = self._mask_id
+        return batch
+
+
+def _positions(lengths_N: np.ndarray) -> np.ndarray:
+    """Returns int64[M], 1 to n for each text of n tokens: their places after [CLS]."""
+    starts_N = np.cumsum(lengths_N) - lengths_N
+    return np.arange(lengths_N.sum()) - np.repeat(starts_N, lengths_N) + 1
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _forward(
+    graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
+) -> jax.Array:
+    """Returns the log-probabilities float32[B], replicated on all devices."""
+    model: Any = nnx.merge(graphdef, params)
+    x_B1D = model.bert.encode(
+        batch,
+        positions_BQ=batch["masked_lm_positions"],
+        dropout_key=None,
+        dtype=dtype,
+    )
+    logits_B1V = model.masked_lm(x_B1D)
+    log_probs_B1 = losses.logits_of(
+        logits_B1V, batch["masked_lm_ids"]
+    ) - jax.nn.logsumexp(logits_B1V, axis=-1)
+    return jax.reshard(log_probs_B1[:, 0], jax.P())

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.inference.encoder import TextEncoder
-from bert_jax.inference.features import TokenFeatures
-from bert_jax.inference.tuned import TunedModel
+from bert_jax.inference.encoder import TokenFeatures
+from bert_jax.inference.model import Model
 
 NUM_COMPARED = 128  # inputs that are computed with both int8 and float32 weights
 # Keys of discrete predictions, which are compared for equality.
@@ -53,9 +52,7 @@ class QuantizationCheck:
         return found
 
 
-def memory_summary(
-    exact: TextEncoder | TunedModel, quantized: TextEncoder | TunedModel
-) -> str:
+def memory_summary(exact: Model, quantized: Model) -> str:
     """Describes the memory that quantization saves."""
     before, after = exact.num_bytes, quantized.num_bytes
     return f"int8 weights: {after / 1e6:,.1f} MB instead of {before / 1e6:,.1f} MB"

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax.data.sources import formats, lines
 from bert_jax.errors import ConfigError
-from bert_jax.inference.options import Parts
+from bert_jax.inference.model import Parts
 
 SEPARATOR = " ||| "  # from google-research/bert extract_features.py
 LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
@@ -15,11 +15,7 @@ MAX_LINE_BYTES = 2**30  # large enough that no line is split
 
 
 def read(path: str) -> Iterator[str]:
-    """Yields the lines of a file, or of standard input for "-".
-
-    Raises:
-      ConfigError: if the input cannot be read or is not UTF-8.
-    """
+    """Yields the lines of a file, or of standard input for "-"."""
     counts: collections.Counter[str] = collections.Counter()
     if path == "-":
         limits = MAX_LINE_BYTES, None, counts
@@ -47,10 +43,6 @@ def batches(
       path: a file, or "-" for standard input.
       max_parts: maximum parts of a line; further separators belong to the last part.
       is_uniform: whether all lines must have as many parts as the first.
-
-    Raises:
-      ConfigError: if the input cannot be read, is not UTF-8, or has no lines, or if a
-        line has a different number of parts than the first.
     """
     chunk: list[Parts] = []
     num_parts = 0

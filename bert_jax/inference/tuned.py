@@ -1,6 +1,5 @@
 """Loads a fine-tuned model and predicts one result per input."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +11,10 @@ from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.predictor import Predictor
 from bert_jax.finetuning.tasks import HEADS
 from bert_jax.finetuning.tasks.base import Form
-from bert_jax.inference import options
-from bert_jax.inference.options import Parts, Text
+from bert_jax.inference import model as base
+from bert_jax.inference.model import Model, Parts, Text
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.loading.model import PlacedModel
-from bert_jax.model import int8
 
 
 def load_tuned(
@@ -44,13 +41,8 @@ def load_tuned(
     Args:
       path: WORKDIR/model of `finetune`, or a fine-tuned Hugging Face BERT with
         safetensors.
-      max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are
-        truncated at the end, a pair in its longer text; a long paragraph of question
-        answering becomes several overlapping rows. None: the model's own maximum.
-      batch_size: rows per step, over all devices; rounded up to a multiple of the
-        number of devices.
-      compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
-      weights: "float32", or "int8", which takes a quarter of the memory.
+      max_length, batch_size, compute_dtype, weights: as in `load`. A long paragraph of
+        question answering becomes several overlapping rows.
       threshold: multi_label models predict a label if its probability is above this.
       null_threshold: the prediction is "no answer" if its log odds exceed this; if
         given, any question may have no answer.
@@ -64,92 +56,70 @@ def load_tuned(
       ConfigError: if there is no fine-tuned model, a file is corrupt, an option is out
         of range or does not apply to the model, or the devices cannot be opened.
     """
-    options.check_choice("weights", weights, options.WEIGHTS)
-    mesh = options.current_mesh()
-    directory = source_lib.model_path(os.fspath(path), "model")
-    with jax.set_mesh(mesh):
-        trained = model_lib.place(model_lib.read_tuned(str(directory), HEADS, "model"))
-    assert trained.head is not None
-    settings = tuned_model.read_settings(
-        directory,
-        trained.head.kind,
-        threshold=threshold,
-        null_threshold=null_threshold,
-        has_impossible=None if null_threshold is None else True,
-        stride=stride,
-        max_query_length=max_query_length,
-        max_answer_length=max_answer_length,
-    )
-    model = TunedModel(
-        trained,
-        mesh,
-        settings,
-        num_best=num_best,
-        max_length=max_length,
-        batch_size=batch_size,
-        compute_dtype=compute_dtype,
-    )
-    return model.quantized() if weights == "int8" else model
+    with jax.set_mesh(base.current_mesh()):
+        directory = source_lib.model_path(os.fspath(path), "model")
+        model = model_lib.read_tuned(str(directory), HEADS, "model")
+        assert model.head is not None
+        settings = tuned_model.read_settings(
+            directory,
+            model.head.kind,
+            threshold=threshold,
+            null_threshold=null_threshold,
+            has_impossible=None if null_threshold is None else True,
+            stride=stride,
+            max_query_length=max_query_length,
+            max_answer_length=max_answer_length,
+        )
+        return TunedModel(
+            model,
+            settings,
+            num_best=num_best,
+            max_length=max_length,
+            batch_size=batch_size,
+            compute_dtype=compute_dtype,
+            weights=weights,
+        )
 
 
-class TunedModel:
+class TunedModel(Model):
     """A fine-tuned model that predicts; made by `load_tuned`.
 
-    Compiles one program per row length.
-
-    Attributes:
+    Compiles one program per row length. Attributes beside those of `Model`:
       kind: the kind of its task, for example "classification".
       labels: the names of its classes, in the order of the model.
-      max_length: maximum tokens of a row.
       max_texts: maximum number of texts of an input.
-      notes: a line for each part of the model that is not used.
-      num_truncated: number of rows truncated to `max_length` so far.
       num_cut_words: number of words beyond `max_length` so far, in tagging; their tag
         is O.
     """
 
     def __init__(
         self,
-        trained: PlacedModel,
-        mesh: jax.sharding.Mesh,
+        model: model_lib.HostModel,
         settings: dict[str, Any],
         *,
         num_best: int,
-        max_length: int | None,
-        batch_size: int,
-        compute_dtype: str,
+        **options: Any,
     ):
-        """Initializes the model; see `load_tuned` for the options.
+        """Places a model with a head; see `load_tuned` for the options.
 
         Args:
-          trained: a model with a head, on `mesh`.
-          mesh: the mesh to compute on.
           settings: the decision settings, from `tuned_model.read_settings`.
-          num_best, max_length, batch_size, compute_dtype: as in `load_tuned`.
         """
-        assert trained.head is not None
-        options.check_positive("batch_size", batch_size)
-        options.check_positive("num_best", num_best)
-        self.kind, self.labels = trained.head.kind, trained.head.labels
-        self.max_length = options.row_length(trained, max_length)
-        self.notes = trained.notes
-        self.num_truncated = self.num_cut_words = 0
-        self._trained, self._mesh, self._settings = trained, mesh, settings
-        self._options = {
-            "num_best": num_best,
-            "max_length": self.max_length,
-            "batch_size": batch_size,
-            "compute_dtype": compute_dtype,
-        }
+        super().__init__(model, **options)
+        base.check_positive("num_best", num_best)
+        assert model.head is not None
+        self._head, self._prompt, self._settings = model.head, model.prompt, settings
+        self.kind, self.labels = model.head.kind, model.head.labels
+        self.num_cut_words = 0
         self._task = tuned_model.task_of(self.kind, self.labels, settings, num_best)
         self._task.check(self.max_length)
         self.max_texts = self._task.form.most
         self._predictor = Predictor(
-            trained.graphdef,
+            self._graphdef,
             length=self.max_length,
-            batch_size=batch_size,
-            dtype=options.dtype_of(compute_dtype),
-            mesh=mesh,
+            batch_size=self._batch_size,
+            dtype=self._dtype,
+            mesh=self._mesh,
         )
 
     def predict(
@@ -188,36 +158,25 @@ class TunedModel:
           ConfigError: if an input has too few or too many texts.
           TypeError: if `texts` is a single string.
         """
-        prompt = self._trained.prompt
-        inputs = [tuple(prompt + x for x in parts) for parts in options.as_parts(texts)]
+        inputs = [
+            tuple(self._prompt + text for text in parts)
+            for parts in base.as_parts(texts)
+        ]
         if not inputs:
             return []
         check_form(self._task.form, inputs)
-        assert self._trained.head is not None
-        if len(inputs[0]) > 1 and not self._trained.head.type.is_dual_encoder:
-            model_lib.check_pairs(self._trained.config, "inputs of several texts")
+        if len(inputs[0]) > 1 and not self._head.type.is_dual_encoder:
+            model_lib.check_pairs(self._config, "inputs of several texts")
         found: Any = self._task.of_inputs(inputs, self._settings)
         features: Any = self._task.featurize(
-            found, self.labels, self._trained.tokenizer, self.max_length, "test"
+            found, self.labels, self.tokenizer, self.max_length, "test"
         )
         self.num_truncated += getattr(features, "num_truncated", 0)
         self.num_cut_words += getattr(features, "num_cut", 0)
         with jax.set_mesh(self._mesh):
-            logits = self._predictor(self._trained.params, features, on_batch)
+            logits = self._predictor(self._params, features, on_batch)
         predicted = self._task.predict(found, features, logits, self.labels)
         return self._task.results(found, predicted, logits, self.labels)
-
-    @property
-    def num_bytes(self) -> int:
-        """Returns the size of the weights in bytes."""
-        return int8.num_bytes(self._trained.params)
-
-    def quantized(self) -> "TunedModel":
-        """Returns a copy of the model with int8 weights."""
-        with jax.set_mesh(self._mesh):
-            params = int8.quantize(self._trained.params)
-        trained = dataclasses.replace(self._trained, params=params)
-        return TunedModel(trained, self._mesh, self._settings, **self._options)
 
 
 def check_form(form: Form, inputs: list[Parts]) -> None:

@@ -55,23 +55,14 @@ class Source:
 
 
 def file(directory: Path, name: str) -> Path:
-    """Returns the path of a file in the directory itself.
-
-    Raises:
-      ConfigError: if it is missing, or its name or a link points outside of the
-        directory.
-    """
+    """Returns the path of a file in the directory itself."""
     if Path(name).name != name:
         raise ConfigError(f"{directory}: {name!r} points outside of its directory")
     return nested_file(directory, name)
 
 
 def nested_file(directory: Path, name: str) -> Path:
-    """Returns the path of a file in the directory or in a directory below it.
-
-    Raises:
-      ConfigError: see `file`.
-    """
+    """Returns the path of a file in the directory or in a directory below it."""
     inside = Path(name)
     if not name.isprintable() or inside.is_absolute() or ".." in inside.parts:
         raise ConfigError(f"{directory}: {name!r} points outside of its directory")
@@ -83,22 +74,14 @@ def nested_file(directory: Path, name: str) -> Path:
 
 
 def read(directory: Path, name: str) -> bytes:
-    """Returns the contents of a tokenizer or settings file in the directory.
-
-    Raises:
-      ConfigError: see `file`; also if it is larger than any such file.
-    """
+    """Returns the contents of a tokenizer or settings file in the directory."""
     path = file(directory, name)
     small_files.check_size(path)
     return path.read_bytes()
 
 
 def optional_json(directory: Path, name: str) -> dict[str, Any]:
-    """Returns the content of a JSON file in the directory, or {} if there is none.
-
-    Raises:
-      ConfigError: see `file`; also if it is not a JSON object.
-    """
+    """Returns the content of a JSON file in the directory, or {} if there is none."""
     if not os.path.lexists(directory / name):
         return {}
     return small_files.read_json(file(directory, name))
@@ -119,39 +102,14 @@ def refuse_link_outside(path: Path, directory: Path) -> None:
         )
 
 
-def write_digests(directory: Path) -> None:
-    """Writes SHA256SUMS for all files in the directory."""
-    digests.write_sums(directory)
-
-
 def verify_digests(directory: Path) -> None:
-    """Verifies every file listed in SHA256SUMS, if the directory has one.
-
-    Raises:
-      ConfigError: if a file is missing or differs from its digest, or a file of weights
-        is not listed.
-    """
-    sums = directory / digests.SUMS_FILE
-    if not os.path.lexists(sums):
+    """Verifies SHA256SUMS, if a directory has one; it has to list the weights."""
+    if not os.path.lexists(directory / digests.SUMS_FILE):
         return
-    lines = (
-        file(directory, digests.SUMS_FILE).read_text("utf-8", "replace").splitlines()
-    )
-    verified = set()
-    for number, line in enumerate(lines, start=1):
-        digest, separator, name = line.partition(" ")
-        # A flipped bit of a line's end joins two lines, with an unprintable character.
-        if not separator or len(digest) != 64 or not name.isprintable():
-            raise CorruptError(
-                f"{sums}:{number} is not a digest and a file; download it again"
-            )
-        path = nested_file(directory, re.sub(r"^[ *]?(\./)*", "", name))
-        if digests.sha256(path) != digest.lower():
-            raise CorruptError(
-                f"{path} does not match its digest in {digests.SUMS_FILE}; download it"
-                f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
-            )
-        verified.add(path.relative_to(directory).as_posix())
-    for path in sorted(directory.iterdir()):
-        if _WEIGHTS.search(path.name) and path.name not in verified:
-            raise CorruptError(f"{sums} does not list {path.name}; download both again")
+    file(directory, digests.SUMS_FILE)  # raises if it is a lost link
+    problems = digests.verify(directory, lambda name: not _WEIGHTS.search(name))
+    if problems:
+        raise CorruptError(
+            f"{directory}: {problems[0]}; download it again, or remove"
+            f" {digests.SUMS_FILE} if you changed the files yourself"
+        )

@@ -5,10 +5,14 @@ bert_model.ckpt.data-00000-of-00001, with the variable names of run_pretraining.
 in the released models. No graph is read or written, and no code of a checkpoint is run.
 """
 
+import dataclasses
 import functools
 import glob
+import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import files, tf1_variables, weight_names
+from bert_jax.interop import files, huggingface_config, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.weight_names import GOOGLE
 from bert_jax.lazy_tensorflow import tf
@@ -28,21 +32,18 @@ from bert_jax.small_files import read_json, write_json
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a variable of TF2 checkpoints
-# Defaults of BertConfig in modeling.py for keys missing from bert_config.json.
-DEFAULTS = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "type_vocab_size": 16,
-    "max_position_embeddings": 512,
-}
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; bert_config.json has no key
+# Lists the variables of a checkpoint. It runs in a process of its own, because
+# TensorFlow aborts when it reads an index with impossible shapes or dtypes.
+LIST_VARIABLES = """
+import json, sys
+from bert_jax.lazy_tensorflow import tf
+reader = tf.train.load_checkpoint(sys.argv[1])
+dtypes = reader.get_variable_to_dtype_map()
+shapes = reader.get_variable_to_shape_map()
+print(json.dumps({name: (shapes[name], dtypes[name].name) for name in shapes}))
+"""
 
 
 def write(
@@ -52,11 +53,7 @@ def write(
     tokenizer: tokenizers.Tokenizer,
     dtype: str = "float32",
 ) -> None:
-    """Writes a checkpoint into an existing directory, with variables of `dtype`.
-
-    Raises:
-      ConfigError: if the released code does not support the model.
-    """
+    """Writes a checkpoint into an existing directory, with variables of `dtype`."""
     for key, value, only in (
         ("tokenizer.kind", config.tokenizer.kind, "wordpiece"),
         ("model.layer_norm_eps", config.model.layer_norm_eps, LAYER_NORM_EPS),
@@ -81,21 +78,13 @@ def model_config(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
     """Returns the contents of bert_config.json."""
-    model = config.model
-    return {
-        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+    values = dataclasses.asdict(config.model) | {
         # modeling.py has one name for both forms of GELU, and computes the tanh form.
         "hidden_act": "gelu",
-        "hidden_dropout_prob": model.hidden_dropout_prob,
-        "hidden_size": model.hidden_size,
-        "initializer_range": model.initializer_range,
-        "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.max_position_embeddings,
-        "num_attention_heads": model.num_attention_heads,
-        "num_hidden_layers": model.num_hidden_layers,
-        "type_vocab_size": model.type_vocab_size,
         "vocab_size": len(tokenizer.vocab),
     }
+    del values["layer_norm_eps"]
+    return dict(sorted(values.items()))
 
 
 def is_source(path: Path) -> bool:
@@ -111,11 +100,6 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     Args:
       path: the directory or, if it has several checkpoints, the checkpoint's path
         without .index.
-      wanted: our names of the parameters to read.
-
-    Raises:
-      ConfigError: if it is not such a checkpoint, or a file is corrupt or a link that
-        points outside.
     """
     prefix = _prefix(path)
     directory = prefix.parent
@@ -162,14 +146,10 @@ def _tokenizer(content: bytes, path: str, lowercase: bool) -> tokenizers.WordPie
 
 
 def config_values(path: Path) -> dict[str, Any]:
-    """Returns the values of bert_config.json and defaults, by config.model's names.
-
-    Raises:
-      ConfigError: if the file is missing, or its activation is not "gelu", the name of
-        both forms.
-    """
+    """Returns the values of bert_config.json and defaults, by config.model's names."""
     config_path = files.file(_prefix(path).parent, CONFIG)
-    config = DEFAULTS | read_json(config_path)
+    config = huggingface_config.DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
+    config |= read_json(config_path)
     if config["hidden_act"] != "gelu":
         raise ConfigError(
             f"{config_path} has hidden_act={config['hidden_act']!r}; only 'gelu' is"
@@ -206,10 +186,7 @@ def _data_files(prefix: Path) -> list[Path]:
 
 def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all variables except the optimizer's, by name."""
-    try:
-        variables = tf1_variables.list_variables(str(prefix))
-    except tf1_variables.UnreadableError as error:
-        raise _corrupt(prefix, error) from None
+    variables = _list_variables(prefix)
     if not _data_files(prefix):
         raise CorruptError(
             f"{prefix}.data-00000-of-00001 is missing; download it again"
@@ -234,6 +211,24 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
             raise _corrupt(prefix, f"{name!r} is larger than its data files")
         shapes[name] = shape
     return shapes
+
+
+def _list_variables(prefix: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns the shape and the name of the dtype of every variable, by name."""
+    # The subprocess imports this package from the same place as this process.
+    path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+    child = subprocess.run(
+        [sys.executable, "-c", LIST_VARIABLES, str(prefix)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    if child.returncode:
+        # The last line names an exception; after an abort there are only addresses.
+        *_, last = child.stderr.strip().splitlines() or [""]
+        raise _corrupt(prefix, last if child.returncode == 1 else "a forged index")
+    found = json.loads(child.stdout)
+    return {name: (tuple(shape), dtype) for name, (shape, dtype) in found.items()}
 
 
 def _convert_tf2(prefix: Path) -> str:

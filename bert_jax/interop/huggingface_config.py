@@ -1,6 +1,6 @@
 """Converts between task heads and Hugging Face's config.json."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,18 @@ DEFAULTS = {
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
 }
+# Keys with one supported value. docs/export.md lists the effects of all keys.
+FIXED = {
+    "add_cross_attention": False,
+    "auto_map": None,  # code in the repository
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "model_type": "bert",
+    "per_layer_config": None,
+    "position_embedding_type": "absolute",
+    "pruned_heads": None,
+    "quantization_config": None,
+}
 
 PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [heads.ENCODER])
 # Default of transformers' PretrainedConfig for a config.json without id2label.
@@ -50,12 +62,7 @@ def parse(config: dict[str, Any], path: Path, types: Sequence[HeadType]) -> Head
     """Returns the head that a config.json describes.
 
     Args:
-      config: the contents of the file.
       path: the file, for error messages and to find the files beside it.
-      types: the supported heads.
-
-    Raises:
-      ConfigError: if the model has none of these heads, or the file is corrupt.
     """
     labels = _labels(config, path)
     # transformers infers a missing problem type in the same way.
@@ -106,3 +113,17 @@ def _dropout(config: dict[str, Any], path: Path) -> float:
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ConfigError(f"{path} has a dropout of {rate!r}; it must be in [0, 1)")
     return float(rate)
+
+
+def check_fixed(
+    values: Mapping[str, Any], fixed: Mapping[str, Any], path: Path
+) -> None:
+    """Raises ConfigError if a key has another value than the supported one."""
+    for key, only in fixed.items():
+        value = values.get(key, only)
+        if isinstance(value, dict) and "content" in value:  # an added token
+            value = value["content"]
+        if value != only and (value or only):
+            raise ConfigError(
+                f"{path} has {key}={values[key]!r}; only {only!r} is supported"
+            )

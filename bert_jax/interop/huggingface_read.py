@@ -16,7 +16,7 @@ import safetensors
 
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
-from bert_jax.interop import huggingface_keys, huggingface_tokenizer, weight_names
+from bert_jax.interop import huggingface_config, huggingface_tokenizer, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_config import DEFAULTS
 from bert_jax.interop.huggingface_write import WEIGHTS
@@ -45,13 +45,7 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
     """Opens a BERT whose weights are model.safetensors or an index of several files.
 
     Args:
-      directory: a directory with a config.json.
-      wanted: our names of the parameters to read.
       tokenizer_file: the name of the tokenizer file to expect if there is none.
-
-    Raises:
-      ConfigError: if it is not such a BERT, or a file is corrupt or a link that points
-        outside.
     """
     config = config_values(directory)
     tensors = _Tensors(directory)
@@ -94,14 +88,10 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
 
 
 def config_values(directory: Path) -> dict[str, Any]:
-    """Returns the values of config.json and defaults, by config.model's names.
-
-    Raises:
-      ConfigError: if the file is missing, or the model is not a supported BERT.
-    """
+    """Returns the values of config.json and defaults, by config.model's names."""
     path = files_lib.file(directory, "config.json")
     config = DEFAULTS | read_json(path)
-    huggingface_keys.check_fixed(config, huggingface_keys.CONFIG_FIXED, path)
+    huggingface_config.check_fixed(config, huggingface_config.FIXED, path)
     activation = config["hidden_act"]
     if isinstance(activation, str):
         config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
@@ -109,11 +99,7 @@ def config_values(directory: Path) -> dict[str, Any]:
 
 
 def max_length(directory: Path) -> int | None:
-    """Returns the maximum number of tokens in a row in tokenizer_config.json, or None.
-
-    Raises:
-      ConfigError: if the file is corrupt.
-    """
+    """Returns the maximum number of tokens in a row in tokenizer_config.json."""
     settings = files_lib.optional_json(directory, huggingface_tokenizer.SETTINGS)
     length = settings.get("model_max_length", settings.get("max_len"))
     # transformers writes 1e30 if there is no limit.

@@ -21,7 +21,7 @@ from bert_jax.data.tokenizers.library import LibraryTokenizer
 from bert_jax.data.tokenizers.sentencepiece import SentencePiece
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import files, huggingface_keys, sentence_transformers
+from bert_jax.interop import files, huggingface_config, sentence_transformers
 from bert_jax.small_files import read_json
 
 SETTINGS = "tokenizer_config.json"
@@ -29,6 +29,20 @@ SETTINGS = "tokenizer_config.json"
 # each without a final "Fast".
 BERT_CLASSES = ("BertTokenizer", "ElectraTokenizer", "MobileBertTokenizer")
 FILE_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
+# Keys of tokenizer_config.json and special_tokens_map.json with one supported value.
+FIXED = {
+    "auto_map": None,  # code in the repository
+    "clean_text": True,
+    "cls_token": "[CLS]",
+    "do_basic_tokenize": True,
+    "mask_token": "[MASK]",
+    "never_split": None,
+    "pad_token": "[PAD]",
+    "sep_token": "[SEP]",
+    "truncation_side": "right",
+    "unk_token": "[UNK]",
+    "wordpieces_prefix": "##",
+}
 # Keys of tokenizer_config.json -> those of a normalizer in tokenizer.json.
 _RULES = {
     "do_lower_case": "lowercase",
@@ -57,12 +71,7 @@ class Opened:
 
 
 def open_tokenizer(directory: Path, config: dict[str, Any]) -> Opened | None:
-    """Opens the tokenizer of a directory; returns None if it has none.
-
-    Raises:
-      ConfigError: if a file is corrupt, files contradict each other, or the tokenizer
-        is neither a BertTokenizer nor a tokenizer.json that stands for itself.
-    """
+    """Opens the tokenizer of a directory; returns None if it has none."""
     names = (SentencePiece.FILE, LibraryTokenizer.FILE, WordPiece.FILE)
     name = next((n for n in names if os.path.lexists(directory / n)), None)
     if name is None:
@@ -86,11 +95,7 @@ def open_tokenizer(directory: Path, config: dict[str, Any]) -> Opened | None:
 
 
 def _settings(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of tokenizer_config.json and of the files that it replaced.
-
-    Raises:
-      ConfigError: if a key has a value that is not supported.
-    """
+    """Returns tokenizer_config.json with the content of files that it replaced."""
     path = directory / SETTINGS
     settings = files.optional_json(directory, SETTINGS)
     if settings.get("added_tokens_decoder") is None:
@@ -100,7 +105,7 @@ def _settings(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
         settings["added_tokens_decoder"] = added
     kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
     settings["tokenizer_class"] = kind or BERT_CLASSES[0]
-    huggingface_keys.check_fixed(settings, huggingface_keys.TOKENIZER_FIXED, path)
+    huggingface_config.check_fixed(settings, FIXED, path)
     for key in _RULES:
         if not isinstance(settings.get(key), bool | None):
             raise CorruptError(f"{path} has {key}={settings[key]!r}; download it again")
@@ -179,9 +184,8 @@ def _with_bert_rules(
 ) -> dict[str, Any]:
     """Applies tokenizer_config.json to a tokenizer.json, as BertTokenizer does.
 
-    Raises:
-      ConfigError: if tokenizer.json has other rules. transformers 4 then follows
-        tokenizer.json, and transformers 5 BertTokenizer.
+    With other rules in tokenizer.json, transformers 4 follows that file, and
+    transformers 5 BertTokenizer; such a directory is refused.
     """
     normalizer = state.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
@@ -201,11 +205,7 @@ def _with_bert_rules(
 
 
 def _lines_beside(path: Path, tokenizer: tokenizers_lib.Tokenizer) -> tuple[str, ...]:
-    """Returns the lines of the vocab.txt beside a tokenizer.json; () if there is none.
-
-    Raises:
-      ConfigError: if a token has different ids in the two files.
-    """
+    """Returns the lines of a vocab.txt beside tokenizer.json, which it must match."""
     if not os.path.lexists(path.with_name(WordPiece.FILE)):
         return ()
     content = files.read(path.parent, WordPiece.FILE)
@@ -263,11 +263,7 @@ def _add(
     added: dict[int, tokenizers_lib.AddedToken],
     directory: Path,
 ) -> None:
-    """Adds the tokens that a tokenizer lacks.
-
-    Raises:
-      ConfigError: if one has another id than the recorded one.
-    """
+    """Adds the tokens that a tokenizer lacks."""
     present = {t.content for t in tokenizer.get_added_tokens_decoder().values()}
     for id_, token in sorted(added.items()):
         if token.content not in present:

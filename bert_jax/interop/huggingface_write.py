@@ -4,6 +4,7 @@ Files: config.json, model.safetensors (encoder and heads), tokenizer.json,
 tokenizer_config.json, and vocab.txt or sentencepiece.model.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ def write_tuned(
     head: Head,
     tokenizer: tokenizers.Tokenizer,
     max_length: int,
-    dtype: str = "float32",
 ) -> None:
     """Writes a fine-tuned model into an existing directory.
 
@@ -49,15 +49,9 @@ def write_tuned(
     pooling.
 
     Args:
-      directory: an existing directory.
-      params: the parameters of the encoder and the head.
-      config: the sizes of the model.
-      head: the task head.
-      tokenizer: the tokenizer of the model.
       max_length: the maximum number of tokens in a row in fine-tuning.
-      dtype: the dtype of the stored weights.
     """
-    _write(directory, params, config, head, tokenizer, max_length, dtype)
+    _write(directory, params, config, head, tokenizer, max_length, "float32")
     if head.type.is_dual_encoder:
         sentence_transformers.write(directory, config.hidden_size, max_length)
 
@@ -95,17 +89,7 @@ def model_config(
     return (huggingface_config.keys(head) if head else pretraining) | {
         "model_type": "bert",
         "vocab_size": len(tokenizer.vocab),
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_hidden_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "intermediate_size": model.intermediate_size,
-        "hidden_act": model.hidden_act,
-        "hidden_dropout_prob": model.hidden_dropout_prob,
-        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
-        "max_position_embeddings": model.max_position_embeddings,
-        "type_vocab_size": model.type_vocab_size,
-        "initializer_range": model.initializer_range,
-        "layer_norm_eps": model.layer_norm_eps,
+        **dataclasses.asdict(model),
         "pad_token_id": tokenizer.id(tokenizers.PAD),
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
@@ -116,12 +100,7 @@ def model_config(
 def tokenizer_config(
     max_length: int, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
-    """Returns the contents of tokenizer_config.json.
-
-    Args:
-      max_length: the maximum number of tokens in a row.
-      tokenizer: the tokenizer of the model.
-    """
+    """Returns the contents of tokenizer_config.json."""
     names = {
         "pad_token": tokenizers.PAD,
         "unk_token": tokenizers.UNK,

@@ -44,11 +44,7 @@ class Target:
 
 
 def target(argument: str, private: bool | None) -> Target:
-    """Returns the target for USER/NAME[@BRANCH].
-
-    Raises:
-      ConfigError: when the argument has another form.
-    """
+    """Returns the target for USER/NAME[@BRANCH]."""
     match = _REPOSITORY.fullmatch(argument)
     if match is None:
         raise ConfigError(
@@ -59,12 +55,7 @@ def target(argument: str, private: bool | None) -> Target:
 
 
 def check_account() -> None:
-    """Checks the token, without any change on the Hub.
-
-    Raises:
-      ConfigError: when there is no token, it is not valid, or the Hub cannot be
-        reached.
-    """
+    """Checks the token, without any change on the Hub."""
     from huggingface_hub import HfApi
 
     try:
@@ -93,15 +84,8 @@ def describe(directory: Path, to: Target, step: int) -> str:
 def push(directory: Path, to: Target, step: int) -> str:
     """Uploads the files of an export in one commit, and tags it.
 
-    Args:
-      step: the step of the export, for the commit message.
-
     Returns:
       The URL of the commit.
-
-    Raises:
-      ConfigError: when the Hub refuses or cannot be reached. The message has the
-        commands that push the same files again.
     """
     from huggingface_hub import HfApi
 

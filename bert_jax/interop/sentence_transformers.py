@@ -48,11 +48,7 @@ def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
 
 
 def is_dual_encoder(directory: Path) -> bool:
-    """Returns whether a directory defines embeddings as in `BertForSimilarity`.
-
-    Raises:
-      ConfigError: if it defines other embeddings, or a file is corrupt.
-    """
+    """Returns whether a directory defines embeddings as in `BertForSimilarity`."""
     path = directory / MODULES_FILE
     if not path.is_file():
         return False
@@ -84,11 +80,7 @@ def is_dual_encoder(directory: Path) -> bool:
 
 
 def sequence_length(directory: Path) -> int | None:
-    """Returns the maximum number of tokens in sentence_bert_config.json, or None.
-
-    Raises:
-      ConfigError: if the file is corrupt.
-    """
+    """Returns the maximum number of tokens in sentence_bert_config.json, or None."""
     length = files.optional_json(directory, SETTINGS_FILE).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         path = directory / SETTINGS_FILE
@@ -102,11 +94,7 @@ def lowercases(directory: Path) -> bool:
 
 
 def prompt(directory: Path) -> str:
-    """Returns the text that sentence-transformers puts before every text.
-
-    Raises:
-      ConfigError: if the prompt is missing.
-    """
+    """Returns the text that sentence-transformers puts before every text."""
     settings = files.optional_json(directory, PROMPTS_FILE)
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     if name is None:

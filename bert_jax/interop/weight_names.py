@@ -15,80 +15,49 @@ import numpy as np
 
 from bert_jax.model.parameters import path_name
 
-# Our name -> the names in Hugging Face's BertFor... and in Google's run_....py; {i} is
-# the layer. Each entry is a Linear or LayerNorm with two parameters. The decoder's
-# weight is the word embedding, so it has no entry of its own.
+# Our name -> the name in Hugging Face's BertFor...; {i} is the layer. Each entry is a
+# Linear or LayerNorm with two parameters. The decoder's weight is the word embedding,
+# so it has no entry of its own.
+LAYER = "bert.encoder.layer.{i}"
 MODULES = {
-    "bert.embeddings.norm": ("bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm"),
-    "bert.layers.{i}.attention.query": (
-        "bert.encoder.layer.{i}.attention.self.query",
-        "bert/encoder/layer_{i}/attention/self/query",
-    ),
-    "bert.layers.{i}.attention.key": (
-        "bert.encoder.layer.{i}.attention.self.key",
-        "bert/encoder/layer_{i}/attention/self/key",
-    ),
-    "bert.layers.{i}.attention.value": (
-        "bert.encoder.layer.{i}.attention.self.value",
-        "bert/encoder/layer_{i}/attention/self/value",
-    ),
-    "bert.layers.{i}.attention.output": (
-        "bert.encoder.layer.{i}.attention.output.dense",
-        "bert/encoder/layer_{i}/attention/output/dense",
-    ),
-    "bert.layers.{i}.attention_norm": (
-        "bert.encoder.layer.{i}.attention.output.LayerNorm",
-        "bert/encoder/layer_{i}/attention/output/LayerNorm",
-    ),
-    "bert.layers.{i}.intermediate": (
-        "bert.encoder.layer.{i}.intermediate.dense",
-        "bert/encoder/layer_{i}/intermediate/dense",
-    ),
-    "bert.layers.{i}.output": (
-        "bert.encoder.layer.{i}.output.dense",
-        "bert/encoder/layer_{i}/output/dense",
-    ),
-    "bert.layers.{i}.output_norm": (
-        "bert.encoder.layer.{i}.output.LayerNorm",
-        "bert/encoder/layer_{i}/output/LayerNorm",
-    ),
-    "bert.pooler": ("bert.pooler.dense", "bert/pooler/dense"),
-    "transform": (
-        "cls.predictions.transform.dense",
-        "cls/predictions/transform/dense",
-    ),
-    "transform_norm": (
-        "cls.predictions.transform.LayerNorm",
-        "cls/predictions/transform/LayerNorm",
-    ),
+    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
+    "bert.layers.{i}.attention.query": f"{LAYER}.attention.self.query",
+    "bert.layers.{i}.attention.key": f"{LAYER}.attention.self.key",
+    "bert.layers.{i}.attention.value": f"{LAYER}.attention.self.value",
+    "bert.layers.{i}.attention.output": f"{LAYER}.attention.output.dense",
+    "bert.layers.{i}.attention_norm": f"{LAYER}.attention.output.LayerNorm",
+    "bert.layers.{i}.intermediate": f"{LAYER}.intermediate.dense",
+    "bert.layers.{i}.output": f"{LAYER}.output.dense",
+    "bert.layers.{i}.output_norm": f"{LAYER}.output.LayerNorm",
+    "bert.pooler": "bert.pooler.dense",
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
 }
 TENSORS = {
-    "bert.embeddings.word": (
-        "bert.embeddings.word_embeddings.weight",
-        "bert/embeddings/word_embeddings",
-    ),
-    "bert.embeddings.position": (
-        "bert.embeddings.position_embeddings.weight",
-        "bert/embeddings/position_embeddings",
-    ),
-    "bert.embeddings.segment": (
-        "bert.embeddings.token_type_embeddings.weight",
-        "bert/embeddings/token_type_embeddings",
-    ),
-    "decoder_bias": ("cls.predictions.bias", "cls/predictions/output_bias"),
-    "next_sentence.kernel": (
-        "cls.seq_relationship.weight",
-        "cls/seq_relationship/output_weights",
-    ),
-    "next_sentence.bias": (
-        "cls.seq_relationship.bias",
-        "cls/seq_relationship/output_bias",
-    ),
+    "bert.embeddings.word": "bert.embeddings.word_embeddings.weight",
+    "bert.embeddings.position": "bert.embeddings.position_embeddings.weight",
+    "bert.embeddings.segment": "bert.embeddings.token_type_embeddings.weight",
+    "decoder_bias": "cls.predictions.bias",
+    "next_sentence.kernel": "cls.seq_relationship.weight",
+    "next_sentence.bias": "cls.seq_relationship.bias",
     # Task heads, see model/heads.py.
-    "classifier.kernel": ("classifier.weight", "output_weights"),
-    "classifier.bias": ("classifier.bias", "output_bias"),
-    "qa_outputs.kernel": ("qa_outputs.weight", "cls/squad/output_weights"),
-    "qa_outputs.bias": ("qa_outputs.bias", "cls/squad/output_bias"),
+    "classifier.kernel": "classifier.weight",
+    "classifier.bias": "classifier.bias",
+    "qa_outputs.kernel": "qa_outputs.weight",
+    "qa_outputs.bias": "qa_outputs.bias",
+}
+# Our name -> the name in Google's run_....py; the others are as above with slashes.
+GOOGLE_TENSORS = {
+    "bert.embeddings.word": "bert/embeddings/word_embeddings",
+    "bert.embeddings.position": "bert/embeddings/position_embeddings",
+    "bert.embeddings.segment": "bert/embeddings/token_type_embeddings",
+    "decoder_bias": "cls/predictions/output_bias",
+    "next_sentence.kernel": "cls/seq_relationship/output_weights",
+    "next_sentence.bias": "cls/seq_relationship/output_bias",
+    "classifier.kernel": "output_weights",
+    "classifier.bias": "output_bias",
+    "qa_outputs.kernel": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
 }
 
 
@@ -97,7 +66,7 @@ class Naming:
     """The names and layouts of parameters in one format.
 
     Attributes:
-      column: the column of the format in the table.
+      tensors: our name -> the name in the format, of parameters outside of MODULES.
       separator: the separator between the parts of a name.
       linear: our name of each parameter of a Linear -> its name in the format.
       layer_norm: the same for a LayerNorm.
@@ -105,26 +74,24 @@ class Naming:
         [output, input].
     """
 
-    column: int
+    tensors: dict[str, str]
     separator: str
     linear: dict[str, str]
     layer_norm: dict[str, str]
     transposed: re.Pattern[str]
 
     def name(self, ours: str) -> str:
-        """Returns the name in this format of one of our parameters.
-
-        Raises:
-          KeyError: if the parameter is not in the table.
-        """
-        if ours in TENSORS:
-            return TENSORS[ours][self.column]
+        """Returns the name in this format of a parameter that is in the tables."""
+        if ours in self.tensors:
+            return self.tensors[ours]
         module, _, parameter = ours.rpartition(".")
         layer = re.search(r"\.layers\.(\d+)\.", module)
         key = module.replace(layer.group(), ".layers.{i}.") if layer else module
-        theirs = MODULES[key][self.column]
+        theirs = MODULES[key]
         words = self.layer_norm if theirs.endswith("LayerNorm") else self.linear
         theirs = theirs.replace("{i}", layer.group(1) if layer else "")
+        if self.separator == "/":
+            theirs = theirs.replace(".", "/").replace("/layer/", "/layer_")
         return f"{theirs}{self.separator}{words[parameter]}"
 
     def lay_out(self, ours: str, array: np.ndarray) -> np.ndarray:
@@ -137,14 +104,14 @@ class Naming:
 
 
 HUGGINGFACE = Naming(
-    column=0,
+    tensors=TENSORS,
     separator=".",
     linear={"kernel": "weight", "bias": "bias"},
     layer_norm={"scale": "weight", "bias": "bias"},
     transposed=re.compile(r".*\.kernel"),
 )
 GOOGLE = Naming(
-    column=1,
+    tensors=GOOGLE_TENSORS,
     separator="/",
     linear={"kernel": "kernel", "bias": "bias"},
     layer_norm={"scale": "gamma", "bias": "beta"},

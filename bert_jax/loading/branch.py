@@ -46,11 +46,7 @@ class Branch:
     def first_state(
         self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
     ) -> tuple[Position, TrainState]:
-        """Returns the position and the restored state, and closes the checkpoints.
-
-        Raises:
-          ConfigError: when the other run has deleted its checkpoint.
-        """
+        """Returns the position and the restored state, and closes the checkpoints."""
         try:
             like = jax.eval_shape(init)
             return self.position, self.checkpoints.restore(self.step, like, mesh)
@@ -67,12 +63,7 @@ class Branch:
 
 
 def check(config: ExperimentConfig) -> None:
-    """Checks the source of a branch, before a corpus is opened or anything is written.
-
-    Raises:
-      ConfigError: when there is no such checkpoint, it is corrupt, or the config would
-        change the meaning of the steps up to it.
-    """
+    """Checks the source of a branch, before anything is opened or written."""
     run, step = _source(config)
     source = workdir_lib.read_config(run)
     if source is None:
@@ -94,11 +85,7 @@ def check(config: ExperimentConfig) -> None:
 
 
 def open_branch(config: ExperimentConfig, corpus: Corpus) -> Branch:
-    """Opens the source of a branch.
-
-    Raises:
-      ConfigError: when the source was trained on another corpus, or was decaying.
-    """
+    """Opens the source of a branch."""
     run, step = _source(config)
     checkpoints = Checkpoints(run)
     plan = checkpoints.plan(step)

@@ -35,9 +35,6 @@ def complete(
     Args:
       given: the keys that flags set, such as "model.hidden_size".
       workdir: the workdir of the run, if it may have begun.
-
-    Raises:
-      ConfigError: if the config is invalid, or there is no model.
     """
     path = values.get("init_from")
     if not isinstance(path, str) or not path:

@@ -20,9 +20,9 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import google_tf1
 from bert_jax.interop.files import Source
+from bert_jax.loading import completion, vocabulary
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import vocabulary
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
@@ -58,11 +58,7 @@ class Weights:
 
 
 def describe(init_from: str) -> Source:
-    """Returns the sizes and the vocabulary of a model, without tensors.
-
-    Raises:
-      ConfigError: if there is no model, or its files contradict each other.
-    """
+    """Returns the sizes and the vocabulary of a model, without tensors."""
     path = source_lib.model_path(init_from, "config.init_from")
     found = source_lib.describe(path)
     if found is None:
@@ -82,16 +78,8 @@ def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None
 
 
 def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Returns the tokenizer of a model.
-
-    Raises:
-      ConfigError: if it has none, or one of another kind than config.kind.
-    """
-    if source.vocabulary is None and source.tokenizer is not None:
-        raise ConfigError(
-            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's,"
-            " for which a corpus cannot be prepared; start from another model"
-        )
+    """Returns the tokenizer of a model."""
+    vocabulary.check_rules(source)
     if source.vocabulary is None:
         raise ConfigError(
             f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"
@@ -101,12 +89,7 @@ def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Token
 
 
 def open_source(config: ExperimentConfig) -> Source:
-    """Opens the model at config.init_from without reading its weights.
-
-    Raises:
-      ConfigError: if there is no model, it is corrupt, or its architecture or sizes
-        differ from the config.
-    """
+    """Opens the model at config.init_from without reading its weights."""
     path = source_lib.model_path(config.init_from, "config.init_from")
     source = open_directory(path, config)
     _check_sizes(source, config)
@@ -117,11 +100,7 @@ def open_source(config: ExperimentConfig) -> Source:
 
 
 def open_directory(path: Path, config: ExperimentConfig) -> Source:
-    """Opens a model to initialize from; verifies only its own digests.
-
-    Raises:
-      ConfigError: if there is no model, or it is corrupt.
-    """
+    """Opens a model to initialize from; verifies only its own digests."""
     tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
     names = parameter_shapes(config)
     found = source_lib.open_source(path, lambda _: names, tokenizer_file)
@@ -157,15 +136,10 @@ def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
 def read(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> Weights:
-    """Reads the source's weights and adapts them to the run's vocabulary and positions.
-
-    Raises:
-      ConfigError: if the vocabularies do not match, or a file is corrupt.
-    """
+    """Reads weights, adapted to the run's vocabulary and positions."""
     rows, notes_on_rows = vocabulary.match(source, config, tokenizer)
     wanted = parameter_shapes(config)
-    arrays, notes = source.read(), list(source.notes)
-    source_lib.check_finite(arrays, source.directory)
+    arrays, notes = source_lib.read_finite(source), list(source.notes)
     missing = [name for name in wanted if name not in arrays]
     if missing:
         notes.append(f"missing, initialized randomly: {vocabulary.some(missing)}")
@@ -185,9 +159,8 @@ def read(
 
 def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     ours = dataclasses.asdict(config.model)
-    # Dropout may differ, and the tables of positions and tokens may grow.
-    free = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
-    free |= {"max_position_embeddings"}
+    # The tables of positions and tokens may grow.
+    free = {*completion.SETTINGS, "max_position_embeddings"}
     wrong = [
         f"config.model.{key}={ours[key]!r} (the model has {source.sizes[key]!r})"
         for key in sorted(source.sizes.keys() & ours.keys() - free)

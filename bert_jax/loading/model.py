@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,9 +26,12 @@ from bert_jax.interop import (
     sentence_transformers,
 )
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import structure, vocabulary
+from bert_jax.loading import vocabulary
+from bert_jax.model import heads, parameters
+from bert_jax.model.bert import Bert, BertForPreTraining
 from bert_jax.model.heads import Head, HeadType
 
+PREFIX = "bert."  # starts the encoder's parameter names in a model with a head
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
 WORD = "bert.embeddings.word"
 BIAS = "decoder_bias"  # of the masked-LM head
@@ -56,34 +59,17 @@ class HostModel:
     vocab_size: int
     max_length: int
     arrays: dict[str, np.ndarray]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     prompt: str = ""
     has_masked_lm: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class PlacedModel:
-    """A trained model on the mesh.
-
-    Attributes:
-      config: the sizes of the model.
-      head: the task head; None for an encoder, which has no pooler.
-      tokenizer: the tokenizer of the model.
-      max_length: the maximum number of tokens in a row.
-      graphdef: the graphdef of `Bert`, of `BertForPreTraining` without pooler and
-        next-sentence head, or of the head's module.
-      params: float32 parameters.
-      notes, prompt: see `HostModel`.
-    """
+class PlacedModel(NamedTuple):
+    """The sizes, the structure and the float32 parameters of a model on the mesh."""
 
     config: ModelConfig
-    head: Head | None
-    tokenizer: tokenizers.Tokenizer
-    max_length: int
     graphdef: nnx.GraphDef
     params: Any
-    notes: tuple[str, ...] = ()
-    prompt: str = ""
 
 
 def read_encoder(
@@ -97,10 +83,6 @@ def read_encoder(
       path: the path of the model, see source.py for the formats.
       lowercase: whether its text was lower-cased, for models that do not record it.
       given_as: the flag, key or argument that has the path, for error messages.
-
-    Raises:
-      ConfigError: if there is no such model, a file is corrupt, or the model does not
-        divide over the mesh.
     """
     return _read_encoder(path, lowercase, given_as, has_masked_lm=False)
 
@@ -108,14 +90,7 @@ def read_encoder(
 def read_masked_lm(
     path: str, lowercase: bool | None = None, given_as: str = "--model"
 ) -> HostModel:
-    """Reads the encoder of a model and its masked-LM head.
-
-    Args:
-      path, lowercase, given_as: see `read_encoder`.
-
-    Raises:
-      ConfigError: see `read_encoder`; also if the model has no masked-LM head.
-    """
+    """Reads the encoder of a model and its masked-LM head; see `read_encoder`."""
     return _read_encoder(path, lowercase, given_as, has_masked_lm=True)
 
 
@@ -125,8 +100,7 @@ def _read_encoder(
     directory = source_lib.model_path(path, given_as)
 
     def shapes(values: dict[str, Any], num_rows: int) -> dict[str, tuple[int, ...]]:
-        config = model_config(values, directory)
-        return structure.shapes(config, num_rows, None, has_masked_lm)
+        return _shapes(model_config(values, directory), num_rows, None, has_masked_lm)
 
     found = source_lib.open_source(
         directory,
@@ -134,7 +108,12 @@ def _read_encoder(
         tokenizers.WordPiece.FILE,
     )
     if found is None:
-        raise ConfigError(_no_encoder(path, given_as, directory))
+        raise ConfigError(
+            f"{_not_a_model(path, given_as, directory)}; use a directory of python -m"
+            " bert_jax.export or of a Hugging Face BERT, its name on the Hub, a TF1"
+            " checkpoint with bert_config.json, or a workdir of python -m"
+            " bert_jax.train"
+        )
     source, values = found
     lowercase = vocabulary.lowercase_of(source, lowercase)
     if has_masked_lm and BIAS not in source.shapes:
@@ -146,8 +125,7 @@ def _read_encoder(
     vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
     wanted = shapes(values, vocab_size)
     source_lib.check_tensors(source, wanted, (POOLER,))
-    arrays = source.read()
-    source_lib.check_finite(arrays, source.directory)
+    arrays = source_lib.read_finite(source)
     arrays = {name: a for name, a in arrays.items() if name in wanted}
     tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
@@ -181,30 +159,25 @@ def read_tuned(
 
     Args:
       path: a directory of `finetune` (WORKDIR/model) or of a Hugging Face BERT.
-      types: the supported heads.
-      given_as: the flag, key or argument that has the path, for error messages.
-
-    Raises:
-      ConfigError: see `read_encoder`.
     """
     directory = source_lib.model_path(path, given_as)
     _check_is_tuned(path, given_as, directory)
     file = directory / "config.json"
 
-    def shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    def described(values: dict[str, Any]) -> tuple[ModelConfig, int, Head]:
         head = huggingface_config.parse(values, file, types)
-        config = model_config(values, file)
-        vocab_size = _vocab_size(values, directory)
-        return structure.shapes(config, vocab_size, head, has_masked_lm=False)
+        return model_config(values, file), _vocab_size(values, directory), head
 
-    found = source_lib.open_source(directory, shapes, tokenizers.WordPiece.FILE)
+    found = source_lib.open_source(
+        directory,
+        lambda values: _shapes(*described(values), False),
+        tokenizers.WordPiece.FILE,
+    )
     assert found is not None, "_check_is_tuned has found config.json"
     source, values = found
-    source_lib.check_tensors(source, shapes(values))
-    arrays = source.read()
-    source_lib.check_finite(arrays, directory)
-    config, vocab_size = model_config(values, file), _vocab_size(values, directory)
-    head = huggingface_config.parse(values, file, types)
+    config, vocab_size, head = described(values)
+    source_lib.check_tensors(source, _shapes(config, vocab_size, head, False))
+    arrays = source_lib.read_finite(source)
     tokenizer = vocabulary.tokenizer_of(source, vocab_size, source.lowercase)
     return HostModel(
         config,
@@ -221,32 +194,66 @@ def read_tuned(
 def place(model: HostModel) -> PlacedModel:
     """Places a model's parameters on the mesh, without the pooler of an encoder."""
     head, has_masked_lm = model.head, model.has_masked_lm
-    graphdef, abstract = structure.build(
+    graphdef, abstract = _structure(
         model.config, model.vocab_size, head, has_masked_lm, has_pooler=False
     )
     mesh = jax.sharding.get_mesh()
     params = [
         jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
-        for name, leaf in structure.named(abstract, head, has_masked_lm)
+        for name, leaf in _named(abstract, head, has_masked_lm)
     ]
-    return PlacedModel(
-        model.config,
-        model.head,
-        model.tokenizer,
-        model.max_length,
-        graphdef,
-        jax.tree.unflatten(jax.tree.structure(abstract), params),
-        model.notes,
-        model.prompt,
-    )
+    placed = jax.tree.unflatten(jax.tree.structure(abstract), params)
+    return PlacedModel(model.config, graphdef, placed)
+
+
+def _shapes(
+    config: ModelConfig, vocab_size: int, head: Head | None, has_masked_lm: bool
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter by name, with the pooler of an encoder.
+
+    Args:
+      vocab_size: the number of rows of the table of tokens.
+      head: the task head; None for an encoder.
+      has_masked_lm: whether an encoder has its masked-LM head; it then has no pooler.
+    """
+    _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
+    return {name: leaf.shape for name, leaf in _named(params, head, has_masked_lm)}
+
+
+def _structure(
+    config: ModelConfig,
+    vocab_size: int,
+    head: Head | None,
+    has_masked_lm: bool,
+    *,
+    has_pooler: bool,
+) -> tuple[nnx.GraphDef, Any]:
+    """Returns a model's graphdef and its parameters as abstract arrays."""
+
+    def initialized(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+        if head:
+            return heads.build(config, vocab_size, head, key)
+        rngs = nnx.Rngs(params=key)
+        if not has_masked_lm:
+            return nnx.split(Bert(config, vocab_size, rngs, has_pooler=has_pooler))
+        model = BertForPreTraining(config, vocab_size, rngs)
+        del model.next_sentence, model.bert.pooler  # `masked_lm` reads neither
+        return nnx.split(model)
+
+    return parameters.structure(initialized)
+
+
+def _named(
+    params: Any, head: Head | None, has_masked_lm: bool
+) -> list[tuple[str, Any]]:
+    """Returns the parameters with their names in a model with a head."""
+    prefix = "" if head or has_masked_lm else PREFIX
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return [(prefix + parameters.path_name(path), leaf) for path, leaf in leaves]
 
 
 def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
-    """Returns an encoder of the first `num_layers` layers; 0 keeps all of them.
-
-    Raises:
-      ConfigError: if the encoder has fewer layers.
-    """
+    """Returns an encoder of the first `num_layers` layers; 0 keeps all of them."""
     most = encoder.config.num_hidden_layers
     if num_layers > most:
         raise ConfigError(
@@ -256,7 +263,7 @@ def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
     if num_layers in (0, most):
         return encoder
     config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
-    dropped = tuple(f"{structure.PREFIX}layers.{i}." for i in range(num_layers, most))
+    dropped = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
     arrays = {
         name: array
         for name, array in encoder.arrays.items()
@@ -265,15 +272,12 @@ def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
     return dataclasses.replace(encoder, config=config, arrays=arrays)
 
 
-def _no_encoder(path: str, given_as: str, directory: Path) -> str:
+def _not_a_model(path: str, given_as: str, directory: Path) -> str:
+    """Returns the beginning of an error; raises it if the model is one level below."""
     problem = "has no config.json" if directory.is_dir() else "is not a directory"
     if (directory / "model" / "config.json").is_file():
-        return f"{given_as}={path} {problem}; use {path}/model"
-    return (
-        f"{given_as}={path} {problem}; use a directory of python -m bert_jax.export or"
-        " of a Hugging Face BERT, its name on the Hub, a TF1 checkpoint with"
-        " bert_config.json, or a workdir of python -m bert_jax.train"
-    )
+        raise ConfigError(f"{given_as}={path} {problem}; use {path}/model")
+    return f"{given_as}={path} {problem}"
 
 
 def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
@@ -285,11 +289,8 @@ def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
             f" {shlex.quote(f'--model={path}')}"
         )
     if not (directory / "config.json").is_file():
-        if (directory / "model" / "config.json").is_file():
-            raise ConfigError(f"{given_as}={path} has no config.json; use {path}/model")
-        problem = "has no config.json" if directory.is_dir() else "is not a directory"
         raise ConfigError(
-            f"{given_as}={path} {problem}; use a directory of python -m"
+            f"{_not_a_model(path, given_as, directory)}; use a directory of python -m"
             " bert_jax.finetune (WORKDIR/model) or of a Hugging Face BERT"
         )
 
@@ -312,10 +313,6 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
 
     Args:
       values: the values of the model's config, by config.model's keys.
-      path: the file of the config, for error messages.
-
-    Raises:
-      ConfigError: if a size is missing, invalid, or does not divide over the mesh.
     """
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     config: ModelConfig = config_lib.build(
@@ -334,7 +331,6 @@ def check_pairs(model: ModelConfig, given: str) -> None:
     """Raises ConfigError if a model cannot tell the two texts of a pair apart.
 
     Args:
-      model: the sizes of the model.
       given: the model or task that has pairs, for the error message.
     """
     if model.type_vocab_size < 2:

@@ -61,10 +61,6 @@ def open_run(
     Args:
       step: the step of the checkpoint; None for the newest.
       corpus_dir: the directory of the run's corpus, if it was moved.
-
-    Raises:
-      ConfigError: if the workdir has no run or no checkpoint of that step, or the
-        requested devices cannot be opened.
     """
     config = read_config(workdir)
     if config is None:
@@ -109,9 +105,6 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
 
     Returns:
       The run, and notes on parameters that the model lacks.
-
-    Raises:
-      ConfigError: if the config starts from random weights, or as `start.open_inputs`.
     """
     if not config.init_from and not config.branch_from:
         raise ConfigError(

@@ -43,10 +43,6 @@ def model_path(path: str, given_as: str) -> Path:
     Args:
       path: the path, URL, or name on the Hub, as the user gave it.
       given_as: the flag, key or argument that has it, for error messages.
-
-    Raises:
-      ConfigError: if it is not a path, there is nothing at a URL or on the Hub, or a
-        model on the Hub has no safetensors.
     """
     if not _is_on_hub(path):
         return local_path(path, given_as)
@@ -60,11 +56,7 @@ def model_path(path: str, given_as: str) -> Path:
 
 
 def pinned(path: str, given_as: str) -> str:
-    """Returns NAME@COMMIT for a model on the Hub, and other paths as `parse_path`.
-
-    Args:
-      path, given_as: see `model_path`.
-    """
+    """Returns NAME@COMMIT for a model on the Hub, and other paths as `parse_path`."""
     if not _is_on_hub(path):
         return storage.parse_path(given_as, path)
     return hub.pinned(path, model_path(path, given_as))
@@ -76,7 +68,6 @@ def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
     A branch or tag on the Hub may have had any commit.
 
     Args:
-      path, given_as: see `model_path`.
       recorded: what `pinned` returned.
     """
     if not _is_on_hub(path):
@@ -94,13 +85,6 @@ def local_path(path: str, given_as: str) -> Path:
 
     Of a workdir, the newest checkpoint and the config are downloaded. The files are
     removed when the process exits.
-
-    Args:
-      path: the path as the user gave it.
-      given_as: the flag, key or argument that has it, for error messages.
-
-    Raises:
-      ConfigError: if it is not a path, or there is nothing at a URL.
     """
     path = storage.parse_path(given_as, path)
     return (
@@ -139,9 +123,6 @@ def open_source(
 
     Returns:
       The opened model and the values of its config, or None if there is no model.
-
-    Raises:
-      ConfigError: if the model is not supported, or a file is corrupt.
     """
     if is_workdir(path):
         source = open_workdir(path)
@@ -213,12 +194,7 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
 
 
 def open_workdir(directory: Path) -> Source:
-    """Opens the newest checkpoint of a workdir of `train`.
-
-    Raises:
-      ConfigError: if it has no checkpoint, its corpus is missing or replaced, or the
-        checkpoint is corrupt.
-    """
+    """Opens the newest checkpoint of a workdir of `train`."""
     config = _config_of_run(directory)
     described = _describe_run(directory, config)
     step = integrity.newest_step(str(directory))
@@ -278,9 +254,6 @@ def check_tensors(
       wanted: the shape of each parameter, by name.
       optional: prefixes of parameters that may be missing.
       free_rows: names of tables whose number of rows may differ.
-
-    Raises:
-      ConfigError: if tensors are missing, or shapes differ.
     """
     missing = [
         name
@@ -310,10 +283,13 @@ def check_tensors(
         )
 
 
-def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
-    """Raises ConfigError if a weight is NaN or infinite."""
+def read_finite(source: Source) -> dict[str, np.ndarray]:
+    """Reads all weights; raises ConfigError if one is NaN or infinite."""
+    arrays = source.read()
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(
-                f"{directory} has NaN or infinity in {name}; use an older checkpoint"
+                f"{source.directory} has NaN or infinity in {name}; use an older"
+                " checkpoint"
             )
+    return arrays

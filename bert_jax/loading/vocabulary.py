@@ -15,11 +15,7 @@ from bert_jax.interop.files import Source
 
 
 def lowercase_of(source: Source, given: bool | None) -> bool | None:
-    """Returns whether the text of an encoder with a tokenizer was lower-cased.
-
-    Raises:
-      ConfigError: if it is unknown, or the given value is not the recorded one.
-    """
+    """Returns whether the text of an encoder with a tokenizer was lower-cased."""
     if given is not None and source.lowercase not in (None, given):
         raise ConfigError(
             f"--lowercase={str(given).lower()}, but {source.directory} has"
@@ -43,10 +39,6 @@ def tokenizer_of(
     Args:
       vocab_size: the number of rows of the model's table of tokens.
       lowercase: whether the tokenizer lower-cases text; None if unknown.
-
-    Raises:
-      ConfigError: if there is no tokenizer file, `lowercase` is None, or the tokenizer
-        has more tokens than the model.
     """
     directory, path = source.directory, source.vocabulary_path
     if source.tokenizer is None:
@@ -84,6 +76,15 @@ def notes(
     return tuple(found)
 
 
+def check_rules(source: Source) -> None:
+    """Raises ConfigError if a model has a tokenizer that no corpus can have."""
+    if source.vocabulary is None and source.tokenizer is not None:
+        raise ConfigError(
+            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's,"
+            " for which a corpus cannot be prepared; start from another model"
+        )
+
+
 def match(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> tuple[list[np.ndarray] | None, list[str]]:
@@ -95,19 +96,11 @@ def match(
     Returns:
       V arrays of ids, or None if all rows are used unchanged and in order; and a line
       for each kind of new or dropped row.
-
-    Raises:
-      ConfigError: if a token of the source differs or is missing.
     """
     num_embeddings = source.shapes["bert.embeddings.word"][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
     num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
-    if source.vocabulary is None and source.tokenizer is not None:
-        raise ConfigError(
-            f"config.init_from={config.init_from!r}: the tokenizer of"
-            f" {source.vocabulary_path} has other rules than BERT's, for which a corpus"
-            " cannot be prepared; start from another model"
-        )
+    check_rules(source)
     if source.vocabulary is None:
         if {num_rows, most} != {len(tokenizer.vocab)}:
             raise ConfigError(

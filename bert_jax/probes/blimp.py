@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
-from bert_jax.inference.pseudo_likelihood import Scorer
+from bert_jax.inference.masked_lm import Scorer
 from bert_jax.probes.target import Target
 
 # Pairs of each paradigm that a probe scores. The 670 pairs of all paradigms have a
@@ -45,13 +45,8 @@ def read(directory: Path, limit: int | None, given_as: str) -> Pairs:
     """Reads the pairs of all paradigms, in the order of their files.
 
     Args:
-      directory: directory of the .jsonl files.
       limit: maximum number of pairs of a paradigm, evenly spaced in its file; None for
         all.
-      given_as: the flag or key that has the directory, for error messages.
-
-    Raises:
-      ConfigError: if there is no file, or a file cannot be read or lacks a key.
     """
     paths = sorted(directory.glob("*.jsonl"))
     if not paths:

@@ -23,11 +23,6 @@ def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples
 
     Args:
       specs: KIND:DIR, at most one of each of KINDS.
-      given_as: the flag or key that has the specs, for error messages.
-
-    Raises:
-      ConfigError: if a kind is unknown or repeated, the files are missing, invalid, or
-        not the same on all hosts.
     """
     found: Examples = {}
     for spec in specs:

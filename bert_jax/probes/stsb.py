@@ -18,7 +18,7 @@ from bert_jax.finetuning import metrics
 from bert_jax.finetuning.data import tables
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.predictor import Predictor
-from bert_jax.finetuning.tasks import rows, similarity
+from bert_jax.finetuning.tasks import similarity
 from bert_jax.finetuning.tasks.similarity import Similarity
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
@@ -30,15 +30,7 @@ HEAD = Head(Similarity.head, (), 0.0)  # no parameters of its own
 
 
 def read_probe(directory: Path, given_as: str) -> Texts:
-    """Reads the labelled pairs.
-
-    Args:
-      directory: directory of dev.tsv.
-      given_as: the flag or key that has the directory, for error messages.
-
-    Raises:
-      ConfigError: if the file is missing, cannot be read, or lacks a column.
-    """
+    """Reads the labelled pairs."""
     path = directory / FILE
     if not path.is_file():
         raise ConfigError(
@@ -59,7 +51,7 @@ def make_probe(texts: Texts, target: Target) -> Callable[[Any], float]:
     graphdef, abstract = parameters.structure(
         lambda key: heads.build(config.model, config.tokenizer.vocab_size, HEAD, key)
     )
-    features = rows.from_separate_texts(texts, target.tokenizer, target.max_length)
+    features = similarity.separate_rows(texts, target.tokenizer, target.max_length)
     predictor = Predictor(
         graphdef,
         length=target.max_length,

@@ -9,9 +9,9 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bert_jax import digests
 from bert_jax.data.batches import streams
 from bert_jax.data.corpus import corpus
-from bert_jax.interop import files
 from bert_jax.loading import initialize
 from tests import models
 from tests.conftest import make_config as model_config
@@ -170,7 +170,7 @@ def test_a_value_in_a_json_file(name, new_key, value, place):
 def test_a_file_of_a_model_with_digests(name, edits):
     """If it is read, the weights equal the written ones."""
     directory = copied()
-    files.write_digests(directory)
+    digests.write_sums(directory)
     expected = read_as_a_run_does(directory).arrays
     path = directory / name
     path.write_bytes(edited(path.read_bytes(), edits))

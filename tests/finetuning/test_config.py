@@ -52,17 +52,6 @@ def test_every_task_of_the_papers_has_a_config():
     assert set(NAMES) == tasks | set(KINDS) | {"distill", "own"}
 
 
-def test_mnli_has_two_dev_and_test_sets():
-    config = tasks_config.from_config_dict(glue.get_config("mnli"))
-    names = ("mnli_matched", "mnli_mismatched")
-    assert config.task.glue == names
-    assert config.data.dev == (
-        "tfds:glue/mnli:validation_matched",
-        "tfds:glue/mnli:validation_mismatched",
-    )
-    assert len(config.data.test) == 2
-
-
 @pytest.mark.parametrize("name", ["", "imdb"])
 def test_unknown_glue_task_is_an_error(name):
     with pytest.raises(ConfigError, match=f"'{name}' is not a GLUE task.*cola, mnli"):

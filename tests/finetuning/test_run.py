@@ -1,8 +1,6 @@
 """Tests of bert_jax.finetuning.run."""
 
 import dataclasses
-import subprocess
-import sys
 import threading
 
 import jax
@@ -14,7 +12,6 @@ from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
-from tests.commands import ENV
 from tests.conftest import slow
 from tests.finetuning import labelled
 from tests.runs import assert_same_metrics, lines
@@ -220,42 +217,3 @@ def test_sharded_equals_unsharded(straight, tmp_path):
         if "loss" in b:
             assert a["loss"] == pytest.approx(b["loss"], rel=1e-2, abs=1e-3)
     assert result.best_step == expected.best_step
-
-
-HANGS = """
-import pathlib, sys, time
-from bert_jax.distributed import watchdog
-from bert_jax.finetuning import run as tuning
-from bert_jax.finetuning.data import batches
-from bert_jax.monitoring import monitor
-from tests.conftest import use_mesh
-from tests.finetuning import labelled
-
-use_mesh(1, 1, 1)
-monitor.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
-place, placed = batches.place, []
-
-def wait_forever(*arguments):
-    placed.append(place(*arguments))
-    if len(placed) == 5:
-        time.sleep(1e6)
-    return placed[-1]
-
-setup = labelled.make_setup(pathlib.Path(sys.argv[1]))
-batches.place = wait_forever
-tuning.tune(setup, 3e-3, 0, sys.argv[1] + "/run")
-"""
-
-
-@pytest.mark.slow
-def test_a_hung_run_exits_with_76_and_its_stacks(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", HANGS, str(tmp_path)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 76, result.stderr
-    assert "no progress for 4 s after step 4" in result.stderr
-    assert "wait_forever" in result.stderr

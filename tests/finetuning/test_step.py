@@ -110,14 +110,6 @@ def test_label_weight_scales_the_loss_on_labels():
 
 
 @pytest.mark.slow
-def test_padding_rows_do_not_contribute():
-    batch = tuned.make_batch("classification")
-    half = {name: array[:2] for name, array in batch.items()}
-    batch["weights"] = np.array([1, 1, 0, 0], np.float32)
-    assert_near(take_step("classification", batch), take_step("classification", half))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(4, 1, 1), (2, 2, 2)])
 def test_the_step_does_not_depend_on_the_mesh(mesh):
     batch = tuned.make_batch("classification")
@@ -239,18 +231,3 @@ def test_layers_are_matched_by_relative_depth():
     found = tuning_step.states_distance(student, teacher, batch)
     share = 1 - 1 / real[0].sum()
     np.testing.assert_allclose(found, [(4 * share + 16) / 2, 10, 10, 10], rtol=1e-6)
-
-
-@pytest.mark.slow
-@every_kind
-def test_the_loss_does_not_depend_on_the_mesh(kind):
-    batch = tuned.make_batch(kind)
-    expected = taught_loss(
-        kind, outputs(kind, batch, 1), outputs(kind, batch, 0, 4), batch
-    )
-    mesh = use_mesh(2, 2, 2)
-    placed = sharding.place_batch(batch, mesh)
-    student, teacher = outputs(kind, placed, 1), outputs(kind, placed, 0, 4)
-    assert taught_loss(kind, student, teacher, placed) == pytest.approx(
-        expected, rel=1e-5
-    )

@@ -58,11 +58,11 @@ def test_settings_are_restored(name, changes, before, settings, tmp_path):
     "kind, text, message",
     [
         ("question_answering", "[]", "is not a JSON object"),
-        ("question_answering", '{"stride": -1}', "stride=-1; it must be at least 0$"),
-        ("question_answering", '{"max_query_length": 0}', "=0; it must be at least 1$"),
+        ("question_answering", '{"stride": -1}', "stride=-1 must be at least 0$"),
+        ("question_answering", '{"max_query_length": 0}', "=0 must be at least 1$"),
         ("question_answering", '{"stride": "far"}', "stride is 'far'"),
         ("question_answering", '{"has_impossible": 2}', "has_impossible is 2"),
-        ("classification", '{"num_texts": 3}', "num_texts=3; it must be .* at most 2"),
+        ("classification", '{"num_texts": 3}', "num_texts=3 must be .* at most 2"),
     ],
 )
 def test_a_corrupt_file_is_an_error(kind, text, message, tmp_path):
@@ -75,7 +75,7 @@ def test_given_settings_replace_those_of_the_file(tmp_path):
     (tmp_path / SETTINGS_FILE).write_text('{"stride": 7, "null_threshold": 1.0}')
     found = read_settings(tmp_path, "question_answering", stride=9, threshold=None)
     assert (found["stride"], found["null_threshold"]) == (9, 1.0)
-    with pytest.raises(ConfigError, match="^stride=-1; it must be at least 0$"):
+    with pytest.raises(ConfigError, match="^stride=-1 must be at least 0$"):
         read_settings(tmp_path, "question_answering", stride=-1)
     with pytest.raises(ConfigError, match="threshold=0.5 does not apply to a model fi"):
         read_settings(tmp_path, "question_answering", threshold=0.5)

@@ -1,19 +1,48 @@
 """The API for features: results equal those of transformers, and errors are clear."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from bert_jax import inference
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
 from tests.commands import run_code
-from tests.conftest import use_mesh
+from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
-from tests.inference.test_features import TEXTS, TOKENIZER, directory
 
-__all__ = ["directory"]  # the fixture
-MIXED = [texts[0] if len(texts) == 1 else texts for texts in TEXTS]
+LETTERS = "abcdefghijklmnop"
+VOCAB = (*wordpiece.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS))
+TOKENIZER = wordpiece.WordPiece(
+    (*VOCAB, *(f"[unused{i}]" for i in range(97 - len(VOCAB)))), lowercase=True
+)
+TEXTS = [
+    ("Bad cab", "deaf"),
+    "a" * 30 + " b" * 30,
+    "",
+    "face",
+    ("dig a pond", ""),
+    "a b c d e f g h i j k l m n o p",
+]
+
+
+def write(path, num_layers):
+    use_mesh(1, 1, 1)
+    config = dataclasses.replace(make_config().model, num_hidden_layers=num_layers)
+    head = tuned.HEADS["tagging"]
+    _, params = tuned.draw(config, head, 0)
+    huggingface_write.write_tuned(path, params, config, head, TOKENIZER, 32)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Writes a model of five layers."""
+    path = tmp_path_factory.mktemp("model")
+    write(path, 5)
+    return path
 
 
 def load(directory, **changes):
@@ -54,9 +83,9 @@ THEIRS = {
 @pytest.mark.parametrize("layers", inference.LAYERS)
 def test_every_combination_of_layers_equals_transformers(layers, directory):
     model = load(directory)
-    tokens = model.features(MIXED, layers=layers, pooling="none")
-    means = model.features(MIXED, layers=layers)
-    firsts = model.features(MIXED, layers=layers, pooling="cls")
+    tokens = model.features(TEXTS, layers=layers, pooling="none")
+    means = model.features(TEXTS, layers=layers)
+    firsts = model.features(TEXTS, layers=layers, pooling="cls")
     for i, features in enumerate(tokens):
         expected = THEIRS[layers](their_states(directory, features))
         np.testing.assert_allclose(features.values, expected, rtol=0, atol=1e-4)
@@ -73,54 +102,80 @@ def test_a_model_saved_by_transformers_has_the_same_features(directory, tmp_path
     theirs.save_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer.save_pretrained(tmp_path)
-    found, expected = load(tmp_path).features(MIXED), load(directory).features(MIXED)
+    found, expected = load(tmp_path).features(TEXTS), load(directory).features(TEXTS)
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("layers, dims", [("last", 32), ("concat_last_four", 128)])
-def test_pooled_features_are_one_array(layers, dims, directory):
+def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):
     model = load(directory)
-    assert model.features(MIXED, layers=layers).shape == (len(MIXED), dims)
-    empty = model.features([], layers=layers)
-    assert empty.shape == (0, dims) and empty.dtype == np.float32
-    assert model.features([], layers=layers, pooling="none") == []
+    tokens = model.features(TEXTS, pooling="none")
+    for pooling, of_tokens in (
+        ("mean", lambda values: values.mean(axis=0)),
+        ("cls", lambda values: values[0]),
+    ):
+        expected = [of_tokens(features.values) for features in tokens]
+        found = model.features(TEXTS, pooling=pooling)
+        np.testing.assert_allclose(found, expected, atol=5e-6)
+    assert model.features([]).shape == (0, 32)
+    assert model.features([], layers="concat_last_four").shape == (0, 128)
+    assert model.features([], pooling="none") == []
 
 
-def test_words_have_offsets_and_one_vector_each(directory):
-    (words,) = load(directory).features(["bad cab"], pooling="words")
-    assert words.starts.tolist() == [0, 4] and words.ends.tolist() == [3, 7]
-    assert words.values.shape == (2, 32)
+@pytest.mark.slow
+def test_features_do_not_depend_on_other_texts(directory):
+    model = load(directory, max_length=32)  # gives two row lengths
+    together = model.features(TEXTS, pooling="none")
+    for text, features in zip(TEXTS, together, strict=True):
+        (alone,) = model.features([text], pooling="none")
+        np.testing.assert_array_equal(alone.ids, features.ids)
+        np.testing.assert_allclose(alone.values, features.values, atol=5e-6)
+    assert [len(features.ids) for features in together] == [13, 32, 2, 6, 10, 18]
+
+
+def test_tokens_have_character_offsets(directory):
+    pair, _, empty, *_ = load(directory).features(TEXTS, pooling="none")
+    tokens = [TOKENIZER.vocab[i] for i in pair.ids]
+    assert tokens == "[CLS] b ##a ##d c ##a ##b [SEP] d ##e ##a ##f [SEP]".split()
+    assert pair.starts.tolist() == [0, 0, 1, 2, 4, 5, 6, 0, 0, 1, 2, 3, 0]
+    assert pair.ends.tolist() == [0, 1, 2, 3, 5, 6, 7, 0, 1, 2, 3, 4, 0]
+    assert [TOKENIZER.vocab[i] for i in empty.ids] == ["[CLS]", "[SEP]"]
+
+
+def test_words_have_the_features_of_their_first_tokens(directory):
+    texts = ["bad  \x00 cab\x00deaf", "", " " + "bad " * 20]
+    model = load(directory, max_length=32)
+    first, empty, long = model.features(texts, pooling="words")
+    tokens = model.features(texts, pooling="none")
+    assert [TOKENIZER.vocab[i] for i in first.ids] == ["b", "[PAD]", "c"]
+    assert first.starts.tolist() == [0, 5, 7] and first.ends.tolist() == [3, 6, 15]
+    np.testing.assert_array_equal(first.values[[0, 2]], tokens[0].values[[1, 4]])
+    assert not first.values[1].any() and empty.values.shape == (0, 32)
+    # Room for 30 tokens: 10 words of three tokens; the other 10 words were truncated.
+    assert len(long.ids) == 20 and not long.values[10:].any()
+    np.testing.assert_array_equal(long.values[:10], tokens[2].values[1:-1:3])
 
 
 def test_texts_and_tokens_are_counted_over_all_calls(directory):
     model = load(directory)
     counts: list[int] = []
-    model.features(MIXED, on_batch=counts.append)
-    model.features(MIXED, pooling="cls")
-    assert sum(counts) == len(MIXED)
+    model.features(TEXTS, on_batch=counts.append)
+    model.features(TEXTS, pooling="cls")
+    assert counts == [4, 2]
     assert model.num_truncated == 4  # two texts in each call
-    tokens = model.features(MIXED, pooling="none")
+    tokens = model.features(TEXTS, pooling="none")
     assert model.num_tokens == 3 * sum(len(features.ids) for features in tokens)
 
 
 @pytest.mark.slow
 def test_bfloat16_and_int8_change_features_little(directory):
-    exact = load(directory).features(MIXED)
+    exact = load(directory).features(TEXTS)
     for options in ({"compute_dtype": "bfloat16"}, {"weights": "int8"}):
-        found = load(directory, **options).features(MIXED)
+        found = load(directory, **options).features(TEXTS)
         assert found.dtype == np.float32
         products = (found * exact).sum(axis=1)
         cosines = products / np.linalg.norm(found, axis=1)
         cosines /= np.linalg.norm(exact, axis=1)
         assert (cosines > 0.98).all() and not np.array_equal(found, exact)
-
-
-@pytest.mark.slow
-def test_a_large_mesh_gives_the_same_features(directory):
-    expected = load(directory).features(MIXED)
-    use_mesh(4, 1, 2)
-    found = inference.load(directory, max_length=16, batch_size=3).features(MIXED)
-    np.testing.assert_allclose(found, expected, atol=5e-6)
 
 
 WITHOUT_MESH = """
@@ -145,9 +200,12 @@ def test_no_mesh_needs_to_be_set_and_none_is_set_afterwards(directory):
     assert number == pytest.approx(float(expected), abs=1e-3)
 
 
-def test_the_mesh_of_the_caller_stays(directory):
-    mesh = use_mesh(2, 1, 1)
-    inference.load(directory).features(["a"])
+@pytest.mark.slow
+def test_the_mesh_of_the_caller_is_used_and_stays(directory):
+    expected = load(directory).features(TEXTS)
+    mesh = use_mesh(4, 1, 2)
+    found = inference.load(directory, max_length=16, batch_size=3).features(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=5e-6)
     assert jax.sharding.get_mesh() == mesh
 
 
@@ -157,10 +215,7 @@ def test_the_mesh_of_the_caller_stays(directory):
         ({"max_length": 4}, "max_length=4 must be at least 5 and at most .* 32 pos"),
         ({"max_length": 33}, "at most the model's 32 positions"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        (
-            {"compute_dtype": "float16"},
-            "compute_dtype='float16' must be one of",
-        ),
+        ({"compute_dtype": "float16"}, "compute_dtype='float16' must be one of"),
         ({"weights": "int4"}, "weights='int4' must be one of float32, int8"),
     ],
 )
@@ -182,13 +237,8 @@ def test_invalid_arguments_of_features_are_errors(directory, tmp_path):
             model.features(["a", ("b", "c")], **options)
     with pytest.raises(ConfigError, match="input 0 has 3 texts; .* a text or a pair"):
         model.features([("a", "b", "c")])
-    config, _, params = tuned.build("tagging")
-    head = tuned.HEADS["tagging"]
-    huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    with pytest.raises(ConfigError, match="needs at least 4 layers, but the model has"):
+    write(tmp_path, 2)
+    with pytest.raises(ConfigError, match="the model has 2 layers; try layers=sum_all"):
         load(tmp_path).features(["a"], layers="sum_last_four")
-
-
-def test_a_missing_model_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="nowhere is not a directory; use a"):
         load(tmp_path / "nowhere")

@@ -1,16 +1,21 @@
-"""Scores equal those of transformers computed one masked sentence at a time."""
+"""Scores equal those of transformers computed one masked sentence at a time.
+
+Every token of every text is masked once, in few row lengths.
+"""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax import inference
 from bert_jax.errors import ConfigError
+from bert_jax.inference import masked_lm
 from bert_jax.interop import huggingface_write
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER, VOCAB, change_tensors, tensors_of
+from tests.models import TOKENIZER, VOCAB, tensors_of
 
 TEXTS = [
     "w1 w2 w3",
@@ -112,14 +117,9 @@ def test_bfloat16_changes_scores_little(directory):
     assert not np.array_equal(found, exact)
 
 
-def test_an_invalid_option_is_an_error(directory):
-    for options, message in (
-        ({"max_length": 33}, "at most the model's 32 positions"),
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"compute_dtype": "float16"}, "compute_dtype='float16' must be one of"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            load(directory, **options)
+def test_invalid_texts_are_errors(directory):
+    with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
+        load(directory, batch_size=0)
     with pytest.raises(TypeError, match="not the string 'w1'"):
         load(directory).score("w1")
     with pytest.raises(TypeError, match="texts must be strings, not \\('w1', 'w2'\\)"):
@@ -134,11 +134,26 @@ def test_a_model_without_a_masked_lm_head_is_an_error(directory, tmp_path):
         load(tmp_path)
 
 
-def test_a_head_of_another_size_is_an_error(tmp_path):
-    config = make_config()
-    _, params = bert.build(config.model, len(VOCAB), jax.random.key(3))
-    huggingface_write.write(tmp_path, params, config, TOKENIZER)
-    bias = np.zeros(7, np.float32)
-    change_tensors(tmp_path, cls__predictions__transform__dense__bias=bias)
-    with pytest.raises(ConfigError, match="does not match the config in 1 tensor"):
-        load(tmp_path)
+def test_each_row_has_one_mask_in_place_of_its_token(directory, monkeypatch):
+    """The log-probability of a token is replaced by minus its id."""
+    texts = ["w1 w2", "w3", "", " ".join(["w4"] * 40), "w5 w6 w7"]
+    seen = []
+
+    def forward(graphdef, dtype, params, batch):
+        seen.append({name: np.asarray(rows) for name, rows in batch.items()})
+        return -batch["masked_lm_ids"][:, 0].astype(jnp.float32)
+
+    monkeypatch.setattr(masked_lm, "_forward", forward)
+    scores = load(directory, batch_size=5).score(texts)
+    ids = [[TOKENIZER.id(word) for word in text.split()][:30] for text in texts]
+    assert scores.values.tolist() == [-sum(text) for text in ids]
+    assert [batch["input_ids"].shape for batch in seen] == [(5, 16)] + [(5, 32)] * 7
+    places = []
+    for batch in seen:
+        for row, (place,) in zip(
+            batch["input_ids"], batch["masked_lm_positions"], strict=True
+        ):
+            assert np.flatnonzero(row == TOKENIZER.id("[MASK]")).tolist() == [place]
+            assert 1 <= place < np.flatnonzero(row == TOKENIZER.id("[SEP]"))[0]
+            places.append(place)
+    assert places[:6] == [1, 1, 2, 1, 2, 3] and places[6:36] == [*range(1, 31)]

@@ -74,7 +74,7 @@ def test_words_without_a_token_do_not_count_in_the_cosine():
 def test_float32_weights_are_released_after_the_comparison(directory):
     use_mesh(1, 1, 1)
     model = inference.load(directory)
-    arrays = jax.tree.leaves(model._trained.params)
+    arrays = jax.tree.leaves(model._params)
     kept = [weakref.ref(x) for x in arrays if x.ndim == 2]
     check = QuantizationCheck(
         model.quantized().features, model.features, features_difference

@@ -119,14 +119,6 @@ def test_words_have_the_tags_of_transformers(tmp_path):
         assert row["tags"] == labels[ids_C.argmax(-1)[1 : count - 1]].tolist()
 
 
-def test_classes_that_are_no_tags_are_kept(tmp_path):
-    write(tmp_path, "tagging")
-    change_json(tmp_path, "config.json", id2label={"0": "NOUN", "1": "DET", "2": "O"})
-    use_mesh(1, 1, 1)
-    (row,) = inference.load_tuned(tmp_path).predict(["w1 w2 w3 w4 w5 w6"])
-    assert {*row["tags"]} <= {"NOUN", "DET", "O"} and "NOUN" in row["tags"]
-
-
 @pytest.mark.parametrize("threshold, is_empty", [(-1e9, True), (1e9, False)])
 def test_a_question_may_have_no_answer(threshold, is_empty, tmp_path):
     model = load(tmp_path, "question_answering", null_threshold=threshold)
@@ -140,7 +132,7 @@ def test_settings_of_the_model_apply_unless_given(tmp_path):
     use_mesh(1, 1, 1)
     (row,) = inference.load_tuned(tmp_path).predict(["w1"])
     assert row["labels"] == [*tuned.NAMES]
-    (row,) = inference.load_tuned(tmp_path, threshold=1.0).predict(["w1"])
+    (row,) = inference.load_tuned(tmp_path, threshold=0.99).predict(["w1"])
     assert row["labels"] == []
     with pytest.raises(ConfigError, match="2 texts; each input must be a text$"):
         inference.load_tuned(tmp_path).predict([("w1", "w2")])
@@ -194,7 +186,7 @@ def test_bfloat16_and_int8_change_probabilities_little(tmp_path):
         ("classification", {"threshold": 0.4}, "threshold=0.4 does not apply to a mod"),
         ("tagging", {"stride": 4}, "stride=4 does not apply to .* for tagging"),
         ("tagging", {"weights": "int4"}, "weights='int4' must be one of"),
-        ("question_answering", {"stride": -1}, "stride=-1; it must be at least 0"),
+        ("question_answering", {"stride": -1}, "stride=-1 must be at least 0"),
         ("question_answering", {"num_best": 0}, "num_best=0 must be at least 1"),
         ("question_answering", {"max_query_length": 29}, "=29 leaves no room for"),
         ("question_answering", {"stride": 22}, "=22 leaves gaps .* hold 21 tokens"),
@@ -253,11 +245,3 @@ def test_an_input_with_too_few_or_too_many_texts_fails(kind, num_texts, lines, m
     form = tuned.make_task(kind, **keys).form
     with pytest.raises(ConfigError, match=message.replace("|||", r"\|\|\|")):
         check_form(form, lines)
-
-
-def test_inputs_are_converted_to_single_texts_or_pairs():
-    task = tuned.make_task("classification")
-    single = task.of_inputs([("a",), ("b",)], {})
-    assert (single.a, single.b) == (["a", "b"], None)
-    pairs = task.of_inputs([("a", "b"), ("c", "")], {})
-    assert (pairs.a, pairs.b) == (["a", "c"], ["b", ""])

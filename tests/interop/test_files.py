@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from bert_jax import digests
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files
 
@@ -13,46 +14,69 @@ def directory(tmp_path):
     path = tmp_path / "model"
     path.mkdir()
     (path / "a.txt").write_text("first")
-    (path / "b.txt").write_text("second")
-    files.write_digests(path)
+    (path / "b.safetensors").write_text("second")
+    digests.write_sums(path)
     return path
 
 
-def test_digests_equal_those_of_sha256sum(directory):
-    subprocess.run(
-        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=directory, check=True
-    )
-    sums = subprocess.run(
-        ["sha256sum", "--binary", "a.txt"], cwd=directory, capture_output=True
-    ).stdout
+def test_digests_are_those_of_sha256sum(directory):
     files.verify_digests(directory)
-    for name in (b"a.txt", b"./a.txt"):
-        text = sums.upper().replace(b"A.TXT", name)
-        (directory / "SHA256SUMS").write_bytes(text)
-        files.verify_digests(directory)
+    sums = directory / "SHA256SUMS"
+    written = sums.read_text()
+    names = ("a.txt", "b.safetensors")
+    theirs = subprocess.run(["sha256sum", *names], cwd=directory, capture_output=True)
+    assert theirs.stdout.decode() == written
 
 
-def test_changed_file_is_an_error(directory):
-    (directory / "b.txt").write_text("Second")
-    with pytest.raises(CorruptError, match="b.txt does not match its digest in"):
-        files.verify_digests(directory)
-
-
-def test_file_without_a_digest_may_change(directory):
+def test_the_card_and_a_directory_without_digests_may_change(directory):
     (directory / "README.md").write_text("A card.")
     files.verify_digests(directory)
-
-
-def test_directory_without_digests_is_accepted(directory):
     (directory / "SHA256SUMS").unlink()
-    (directory / "b.txt").write_text("Second")
+    (directory / "a.txt").write_text("changed")
     files.verify_digests(directory)
 
 
-@pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/b.txt"])
-def test_name_that_points_outside_is_rejected(directory, name):
-    with pytest.raises(ConfigError, match="points outside of its directory"):
-        files.file(directory, name)
+def flip_a_line_end(sums):
+    sums.write_bytes(sums.read_bytes().replace(b"\n", b"\x0e", 1))
+
+
+def change_a_file(sums):
+    sums.with_name("b.safetensors").write_text("Second")
+
+
+def lose_a_file(sums):
+    sums.with_name("a.txt").unlink()
+
+
+def name_a_file_outside(sums):
+    sums.write_text("0" * 64 + "  ../outside\n")
+
+
+def list_no_weights(sums):
+    sums.write_text("".join(x for x in sums.open() if "safetensors" not in x))
+
+
+def lose_the_link(sums):
+    sums.unlink()
+    sums.symlink_to("nothing")
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (flip_a_line_end, "SHA256SUMS is corrupt; download it again, or remove SHA256"),
+        (change_a_file, "b.safetensors does not match its digest"),
+        (lose_a_file, "a.txt is missing"),
+        (name_a_file_outside, "SHA256SUMS is corrupt"),
+        (list_no_weights, "b.safetensors has no digest"),
+        (lose_the_link, "SHA256SUMS is missing"),
+    ],
+)
+def test_corruption_is_one_line(directory, harm, message):
+    harm(directory / "SHA256SUMS")
+    with pytest.raises(CorruptError, match=message) as error:
+        files.verify_digests(directory)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/../../b.txt"])
@@ -61,8 +85,13 @@ def test_nested_name_that_points_outside_is_rejected(directory, tmp_path, name):
     (directory / "c" / "d.txt").write_text("third")
     found = files.nested_file(directory, "c/d.txt")
     assert found.read_text() == "third"
-    with pytest.raises(ConfigError, match="points outside of its directory"):
-        files.nested_file(directory, name)
+    for open_file, outside in (
+        (files.nested_file, name),
+        (files.file, name),
+        (files.file, "c/d.txt"),
+    ):
+        with pytest.raises(ConfigError, match="points outside of its directory"):
+            open_file(directory, outside)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "d.txt").write_text("fourth")
     (directory / "e").symlink_to(tmp_path / "elsewhere")
@@ -70,24 +99,15 @@ def test_nested_name_that_points_outside_is_rejected(directory, tmp_path, name):
         files.nested_file(directory, "e/d.txt")
 
 
-def test_flipped_line_end_of_the_digests_is_corruption(directory):
-    sums = directory / "SHA256SUMS"
-    files.write_digests(directory)
-    sums.write_bytes(sums.read_bytes().replace(b"\n", b"\x0e", 1))
-    with pytest.raises(CorruptError, match="SHA256SUMS:1 is not a digest and a file"):
-        files.verify_digests(directory)
-
-
-def test_link_within_the_directory_is_followed(directory):
+def test_links_within_the_directory_are_followed_and_others_rejected(
+    directory, tmp_path
+):
     (directory / "c.txt").symlink_to("a.txt")
     assert files.file(directory, "c.txt").read_text() == "first"
-
-
-def test_link_that_points_outside_is_rejected(directory, tmp_path):
     (tmp_path / "outside").write_text("")
-    (directory / "c.txt").symlink_to(tmp_path / "outside")
-    with pytest.raises(ConfigError, match="c.txt is a link to .*outside"):
-        files.file(directory, "c.txt")
+    (directory / "d.txt").symlink_to(tmp_path / "outside")
+    with pytest.raises(ConfigError, match="d.txt is a link to .*outside"):
+        files.file(directory, "d.txt")
 
 
 def test_links_of_the_hugging_face_cache_are_accepted(tmp_path):

@@ -184,65 +184,6 @@ def flip_a_bit_of_the_index(directory):
     path.write_bytes(content)
 
 
-def forge_a_shape(directory):
-    """Writes an impossible shape with valid checksums, at which TensorFlow aborts."""
-    path = directory / "model.ckpt-20.index"
-    content = bytearray(path.read_bytes())
-    start, size = first_block(content)
-    value = content.index(b"\x08\x01\x12", content.index(b"output_bias", start))
-    # It is preceded by the sizes of its key and value, and by the key.
-    key_size = next(n for n in range(1, 99) if content[value - n - 2] == n)
-    value_size = content[value - key_size - 1]
-    minus_five = b"\xfb" + b"\xff" * 8 + b"\x01"
-    forged = b"\x08\x01\x12\x0d\x12\x0b\x08" + minus_five  # float32 of size -5
-    offset = b"\x20" + b"\x80" * (value_size - len(forged) - 2) + b"\x00"
-    content[value : value + value_size] = forged + offset
-    checksum = crc32c(content[start : start + size + 1])  # the block and its type
-    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    content[start + size + 1 : start + size + 5] = masked.to_bytes(4, "little")
-    path.write_bytes(content)
-
-
-def first_block(table):
-    """Returns the start and size of the first block of a LevelDB table."""
-
-    def number(at):
-        value = shift = 0
-        while True:
-            byte = table[at]
-            value |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 0x80:
-                return value, at
-
-    at = len(table) - 48  # the footer, with the handles of the metaindex and the index
-    for _ in range(3):
-        index, at = number(at)
-    at = index
-    _, at = number(at)
-    key_size, at = number(at)
-    _, at = number(at)
-    start, at = number(at + key_size)
-    size, _ = number(at)
-    return start, size
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def link_the_index_elsewhere(directory):
-    path = directory / "model.ckpt-20.index"
-    outside = directory.parent / f"{directory.name}-outside"
-    path.rename(outside)
-    path.symlink_to(outside)
-
-
 def another_vocab_size(directory):
     path = directory / "bert_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 10**9}))
@@ -270,19 +211,9 @@ def link_the_data_elsewhere(directory):
     path.symlink_to(outside)
 
 
-def remove_the_config(directory):
-    (directory / "bert_config.json").unlink()
-
-
 def another_activation(directory):
     path = directory / "bert_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "relu"}))
-
-
-def more_layers(directory):
-    path = directory / "bert_config.json"
-    sizes = json.loads(path.read_text()) | {"num_hidden_layers": 10**12}
-    path.write_text(json.dumps(sizes))
 
 
 @pytest.mark.slow
@@ -293,14 +224,10 @@ def more_layers(directory):
         (flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
         (truncate, "model.ckpt-20 is corrupt"),
         (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        (forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
-        (link_the_index_elsewhere, "is a link to .*outside of its directory"),
         (another_vocab_size, "vocab_size=1000000000, but its table has 97"),
         (quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
         (link_the_data_elsewhere, "is a link to .*outside of its directory"),
-        (remove_the_config, "but no bert_config.json; use"),
         (another_activation, "has hidden_act='relu'; only 'gelu' is supported"),
-        (more_layers, r"num_hidden_layers=2 \(the model has 1000000000000\)"),
     ],
 )
 def test_broken_checkpoint_is_rejected(source, harm, message):
@@ -330,6 +257,14 @@ def test_model_that_the_released_code_does_not_support_is_not_written(
     with pytest.raises(errors.ConfigError, match=f"--format=google.*{message}"):
         google_tf1.write(tmp_path, None, make_config(**changes), TOKENIZER)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_index_at_which_tensorflow_aborts_is_an_error(source, monkeypatch):
+    """It aborts at impossible shapes that have valid checksums."""
+    monkeypatch.setattr(google_tf1, "LIST_VARIABLES", "import os; os.abort()")
+    with pytest.raises(errors.CorruptError, match=r"is corrupt \(a forged index\)"):
+        read(source[0])
 
 
 def test_a_tf2_checkpoint_says_how_it_is_converted(tmp_path):

@@ -1,13 +1,24 @@
-"""Tests of the conversion between task heads and config.json."""
+"""Tests of the keys of config.json and tokenizer_config.json, and of task heads."""
 
+import dataclasses
+import inspect
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import HEADS, TASKS
-from bert_jax.interop import huggingface_config, sentence_transformers
+from bert_jax.interop import (
+    huggingface_config,
+    huggingface_tokenizer,
+    sentence_transformers,
+)
+from bert_jax.loading import model as model_lib
+from tests.commands import ROOT
 from tests.finetuning import tuned
+from tests.models import VOCAB, change_json, keep_only_vocab_txt
 
 PATH = Path("there/config.json")
 
@@ -72,3 +83,76 @@ def test_defaults_equal_those_of_transformers():
         for key in huggingface_config.DEFAULTS.keys() - REMOVED
     }
     assert found == {key: huggingface_config.DEFAULTS[key] for key in found}
+
+
+def effects(file):
+    """Returns {effect: keys} of the table in docs/export.md."""
+    page = (ROOT / "docs" / "export.md").read_text()
+    text = page.partition(f"\n### {file}\n")[2].partition("\n#")[0]
+    found = {"read": set(), "refused": set(), "no effect": set()}
+    for key, effect in re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", text, re.M):
+        found[effect].add(key)
+    return found
+
+
+CONFIG, SETTINGS = effects("config.json"), effects("tokenizer_config.json")
+FIXED = [
+    (name, key, only)
+    for name, fixed in (
+        ("config.json", huggingface_config.FIXED),
+        ("tokenizer_config.json", huggingface_tokenizer.FIXED),
+    )
+    for key, only in fixed.items()
+]
+
+
+def test_every_key_of_a_bert_config_is_in_the_page():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig
+    known = {field.name for field in dataclasses.fields(config)}
+    known |= config().to_dict().keys() | {"output_attentions", "per_layer_config"}
+    assert known <= set().union(*CONFIG.values())
+    assert CONFIG["refused"] == huggingface_config.FIXED.keys()
+
+
+def test_every_key_of_a_bert_tokenizer_is_in_the_page():
+    pytest.importorskip("transformers")
+    from transformers import tokenization_utils_base
+    from transformers.models.bert import tokenization_bert, tokenization_bert_legacy
+
+    known = {"backend"}
+    for kind in (
+        tokenization_bert.BertTokenizer,
+        tokenization_bert_legacy.BertTokenizerLegacy,
+    ):
+        known |= inspect.signature(kind.__init__).parameters.keys()
+    base = tokenization_utils_base.PreTrainedTokenizerBase
+    known |= set(base.SPECIAL_TOKENS_ATTRIBUTES)
+    # __init__ takes its other keys from a dictionary.
+    source = inspect.getsource(base.__init__)
+    known |= set(re.findall(r'kwargs\.pop\(\s*"(\w+)"', source))
+    arguments = {"self", "kwargs", "vocab", "vocab_file", "files_loaded"}
+    arguments |= {"model_specific_special_tokens"}  # built from other keys
+    assert known - arguments - set().union(*SETTINGS.values()) == set()
+    assert SETTINGS["refused"] == huggingface_tokenizer.FIXED.keys()
+
+
+@pytest.mark.parametrize(("name", "key", "only"), FIXED)
+def test_another_value_of_a_fixed_key_is_refused(source, name, key, only):
+    directory, _ = source
+    value = {False: True, None: {"a": 1}, True: False}.get(only, "other")
+    change_json(directory, name, **{key: value})
+    with pytest.raises(ConfigError, match=f"{name} has {key}="):
+        model_lib.read_encoder(str(directory))
+
+
+def test_ignored_keys_change_nothing(source):
+    directory, _ = source
+    keep_only_vocab_txt(directory, VOCAB)
+    before = model_lib.read_encoder(str(directory))
+    change_json(directory, "config.json", **dict.fromkeys(CONFIG["no effect"], 7))
+    ignored = dict.fromkeys(SETTINGS["no effect"], "7")
+    change_json(directory, "tokenizer_config.json", **ignored)
+    after = model_lib.read_encoder(str(directory))
+    assert (after.config, after.tokenizer) == (before.config, before.tokenizer)
+    np.testing.assert_equal(after.arrays, before.arrays)

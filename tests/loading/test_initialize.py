@@ -15,7 +15,7 @@ from bert_jax.data.tokenizers import wordpiece
 from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
-from tests.conftest import make_config, slow, use_mesh
+from tests.conftest import make_config, use_mesh
 from tests.models import (
     TOKENIZER,
     VOCAB,
@@ -90,16 +90,6 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     ("init_from", "changes", "message"),
     [
         ("./nothing", {}, "config.init_from='./nothing' does not exist; use"),
-        slow(
-            "~nouser/model",
-            {},
-            "config.init_from='~nouser/model': there is no such user",
-        ),
-        slow(
-            "RUN",
-            {"tokenizer.vocab_size": 5},
-            "config.tokenizer.vocab_size=5, but config.init_from=RUN needs 120; remove",
-        ),
         (
             "RUN",
             {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
@@ -174,45 +164,13 @@ def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
         initialize.open_source(continued)
 
 
-def remove_the_data(step):
-    for path in (step / "state").rglob("d/*"):
-        path.unlink()
-
-
-def remove_the_metadata(step):
-    shutil.rmtree(step / "meta")
-
-
-def corrupt_the_metadata(step):
-    (step / "meta/metadata").write_text("{")
-
-
-def truncate_the_metadata(step):
-    (step / "meta/metadata").write_text('{"arrays": 3}')
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [remove_the_data, remove_the_metadata, corrupt_the_metadata, truncate_the_metadata],
-)
-def test_corrupt_checkpoint_is_an_error(trained, tmp_path, harm):
+def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(trained / "run", workdir)
-    harm(workdir / "checkpoints/20")
+    (workdir / "checkpoints/20/meta/metadata").write_text("{")
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="checkpoints/20 is corrupt") as e:
         source = initialize.open_source(continued)
         initialize.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)
-
-
-def test_workdir_with_another_vocabulary_is_rejected(trained, tmp_path):
-    config = workdir_lib.read_config(str(trained / "run"))
-    size = config.tokenizer.vocab_size
-    other = wordpiece.WordPiece(
-        (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True
-    )
-    config = dataclasses.replace(config, init_from=str(trained / "run"))
-    with pytest.raises(errors.ConfigError, match="is neither the run's vocabulary"):
-        initialize.read(initialize.open_source(config), config, other)

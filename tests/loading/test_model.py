@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
-from bert_jax.interop import files, huggingface_write
+from bert_jax.interop import huggingface_write
 from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import run as run_lib
@@ -48,12 +47,12 @@ def write(directory, kind="classification"):
 @pytest.mark.parametrize("kind", TASKS)
 def test_tuned_model_round_trips(kind, tmp_path):
     config, graphdef, params = write(tmp_path, kind)
-    found = model_lib.place(tuned.read(tmp_path))
-    assert found.config == config
+    found = tuned.read(tmp_path)
+    assert (found.config, found.tokenizer) == (config, TOKENIZER)
     assert found.head == tuned.HEADS[kind]
-    assert found.tokenizer == TOKENIZER
-    assert found.graphdef == graphdef
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    placed = model_lib.place(found)
+    assert placed.graphdef == graphdef
+    jax.tree.map(np.testing.assert_array_equal, placed.params, params)
 
 
 def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
@@ -63,7 +62,6 @@ def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
     kernel = found.params["layers"][1]["output"]["kernel"][...]
     np.testing.assert_array_equal(kernel, arrays["bert.layers.1.output.kernel"])
     assert kernel.sharding.spec == jax.P("tensor", "fsdp")
-    assert found.head is None
 
 
 @pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)
@@ -78,31 +76,7 @@ def test_tokenizer_is_read_from_the_directory(kind, tmp_path):
     assert model_lib.read_encoder(str(tmp_path)).tokenizer == tokenizer
 
 
-def test_logits_of_a_model_saved_by_transformers(tmp_path):
-    """Reads a model saved by transformers: newer names, and only tokenizer.json."""
-    transformers = pytest.importorskip("transformers")
-    torch = pytest.importorskip("torch")
-    write(tmp_path)
-    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path)
-    theirs.save_pretrained(tmp_path / "saved")
-    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(
-        tmp_path / "saved"
-    )
-    found = model_lib.place(tuned.read(tmp_path / "saved"))
-    batch = tuned.make_batch("classification")
-    bert = nnx.merge(found.graphdef, found.params)
-    logits = bert(batch, dropout_key=None, dtype=F32).logits
-    with torch.no_grad():
-        expected = theirs.eval()(
-            input_ids=torch.tensor(batch["input_ids"]).long(),
-            token_type_ids=torch.tensor(batch["segment_ids"]).long(),
-            attention_mask=torch.tensor(batch["sequence_ids"]).long(),
-        ).logits.numpy()
-    np.testing.assert_allclose(logits, expected, atol=2e-5)
-    assert found.tokenizer == TOKENIZER
-
-
-def test_errors_of_a_tuned_model_are_one_line(tmp_path):
+def test_a_path_without_a_tuned_model_is_an_error(tmp_path):
     def read(path=tmp_path):
         with pytest.raises(ConfigError) as error:
             tuned.read(path)
@@ -116,21 +90,25 @@ def test_errors_of_a_tuned_model_are_one_line(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir()
     command = f"--config=configs/finetune/own.py --model={tmp_path / 'run'}"
     assert read(tmp_path / "run").endswith(f"python -m bert_jax.finetune {command}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
+        ({"hidden_size": 33}, "is not a multiple of num_attention_heads"),
+        ({"hidden_size": 64}, "does not match the config in"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+        ({"num_hidden_layers": 3}, "lacks 16 of the model's tensors"),
+        ({"vocab_size": 96}, r"word is \[97, 32\], expected \[96, 32\]"),
+    ],
+)
+def test_sizes_of_other_weights_are_errors(changes, message, tmp_path):
     write(tmp_path)
-    change_json(tmp_path, "config.json", hidden_size="wide")
-    assert "hidden_size is 'wide'" in read()
-    change_json(tmp_path, "config.json", hidden_size=33)
-    assert "is not a multiple of num_attention_heads" in read()
-    change_json(tmp_path, "config.json", hidden_size=64)
-    assert "does not match the config in" in read()
-    change_json(tmp_path, "config.json", hidden_size=32, hidden_act="relu")
-    assert "hidden_act='relu'" in read()
-    change_json(tmp_path, "config.json", hidden_act="gelu", num_hidden_layers=0)
-    assert "num_hidden_layers=0" in read()
-    change_json(tmp_path, "config.json", num_hidden_layers=3)
-    assert "lacks 16 of the model's tensors" in read()
-    change_json(tmp_path, "config.json", num_hidden_layers=2, vocab_size=96)
-    assert "word is [97, 32], expected [96, 32]" in read()
+    change_json(tmp_path, "config.json", **changes)
+    with pytest.raises(ConfigError, match=message):
+        tuned.read(tmp_path)
 
 
 def test_invalid_tokenizer_is_an_error(tmp_path):
@@ -148,23 +126,6 @@ def test_invalid_tokenizer_is_an_error(tmp_path):
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(ConfigError, match="has no tokenizer"):
         model_lib.read_encoder(str(tmp_path))
-
-
-def test_changed_file_of_a_tuned_model_is_an_error(tmp_path):
-    write(tmp_path)
-    files.write_digests(tmp_path)
-    change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
-    with pytest.raises(ConfigError, match="SHA256SUMS"):
-        tuned.read(tmp_path)
-
-
-def test_shape_that_differs_from_config_json_is_an_error(tmp_path):
-    write(tmp_path)
-    tensors = tensors_of(tmp_path)
-    tensors["classifier.weight"] = tensors["classifier.weight"][:2]
-    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match="classifier.kernel is"):
-        tuned.read(tmp_path)
 
 
 def of_the_encoder(arrays):
@@ -249,12 +210,6 @@ def test_errors_of_an_encoder_are_one_line(source):
     assert "lacks 16 of the model's tensors" in read()
     change_json(directory, "config.json", num_hidden_layers=2, intermediate_size=96)
     assert "does not match the config in 6 tensor(s)" in read()
-    change_json(directory, "config.json", intermediate_size=64)
-    kernel = np.full((32, 32), np.nan, np.float32)
-    change_tensors(
-        directory, bert__encoder__layer__0__attention__output__dense__weight=kernel
-    )
-    assert "has NaN or infinity in bert.layers.0." in read()
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "0.auto_model."])

@@ -1,7 +1,5 @@
 """Tests of int8 weights: their error and their memory."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from tests.models import TOKENIZER
 
 
 def quantized(model):
-    return dataclasses.replace(model, params=int8.quantize(model.params))
+    return model._replace(params=int8.quantize(model.params))
 
 
 @pytest.fixture(scope="module")

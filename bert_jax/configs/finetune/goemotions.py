@@ -9,35 +9,11 @@ import ml_collections
 
 from bert_jax.configs.finetune import recipe
 
-LABELS = (
-    "admiration",
-    "amusement",
-    "anger",
-    "annoyance",
-    "approval",
-    "caring",
-    "confusion",
-    "curiosity",
-    "desire",
-    "disappointment",
-    "disapproval",
-    "disgust",
-    "embarrassment",
-    "excitement",
-    "fear",
-    "gratitude",
-    "grief",
-    "joy",
-    "love",
-    "nervousness",
-    "optimism",
-    "pride",
-    "realization",
-    "relief",
-    "remorse",
-    "sadness",
-    "surprise",
-    "neutral",
+LABELS = tuple(
+    "admiration amusement anger annoyance approval caring confusion curiosity desire"
+    " disappointment disapproval disgust embarrassment excitement fear gratitude grief"
+    " joy love nervousness optimism pride realization relief remorse sadness surprise"
+    " neutral".split()
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 
 # Number of batches whose rows are sorted together, as in transformers' group_by_length.
@@ -39,9 +40,6 @@ class Shuffled:
         """Initializes the orders.
 
         Args:
-          num_rows: N.
-          batch_size: B.
-          seed: seed of the random orders.
           lengths_N: tokens of each row, to put rows of similar length into the same
             batch and so reduce padding; None for a plain random order. Rows are
             shuffled, then sorted by length within groups of GROUP_BATCHES batches; the
@@ -98,6 +96,22 @@ def in_order(num_rows: int, batch_size: int) -> Iterator[np.ndarray]:
         yield np.where(rows_B < num_rows, rows_B, -1)
 
 
+def by_length(lengths_N: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
+    """Yields int64[B], all rows from short to long; the last batch is padded with -1.
+
+    A batch costs as much as if all its rows were as long as the longest.
+    """
+    order_N = np.argsort(lengths_N, kind="stable")
+    for places_B in in_order(len(order_N), batch_size):
+        yield np.where(places_B >= 0, order_N[places_B], -1)
+
+
+def rounded_up(batch_size: int, mesh: jax.sharding.Mesh) -> int:
+    """Returns the batch size, rounded up so that it divides over the mesh."""
+    divisor = mesh_lib.batch_divisor(mesh)
+    return -(-batch_size // divisor) * divisor
+
+
 def place(
     batch: dict[str, np.ndarray], part: tuple[int, int], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
@@ -107,7 +121,6 @@ def place(
       batch: [B, ...]. Every process passes all rows, because the longest row of the
         whole batch determines the batch's length.
       part: index and number of parts of this process, from `mesh.host_part`.
-      mesh: the current mesh.
     """
     index, num_parts = part
     rows = len(batch["input_ids"]) // num_parts

@@ -75,11 +75,7 @@ class Sentences(Examples):
         """Returns each sentence's tags as int32 class numbers; None without tags.
 
         Args:
-          names: class names.
           key: the config key that defines the names, for the error message.
-
-        Raises:
-          ConfigError: if a tag is not among the names.
         """
         if self.tags is None:
             return None
@@ -107,10 +103,6 @@ def read(spec: str, words: str, tags: str, *, has_tags: bool) -> Sentences:
         columns, from 1; other text selects the first and the last.
       has_tags: False for a test set. Tags of a table are not read then, and a
         conll:PATH may have no column of tags.
-
-    Raises:
-      ConfigError: if the data cannot be read, has no sentences, has lines with
-        different numbers of columns, or has invalid tags.
     """
     kind, _, path = spec.partition(":")
     if kind == "conll":

@@ -65,11 +65,7 @@ def _digest(split: Split, names: tuple[str, ...]) -> bytes:
 
 
 def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
-    """Reads all data sets of a config.
-
-    Raises:
-      ConfigError: if a set cannot be read, is empty, or does not match the task.
-    """
+    """Reads all data sets of a config."""
     task, header, length = config.task, config.data.header, config.sequence_length
     names = task.label_names(config.data.train, header)
 

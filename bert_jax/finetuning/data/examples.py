@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data import labels, tables
+from bert_jax.finetuning.data import tables
 from bert_jax.finetuning.data.tables import Table
 
 T = TypeVar("T", bound="Examples")
@@ -128,13 +128,8 @@ def _label(value: Any, names: Sequence[str]) -> Any:
     return value if isinstance(value, float) else names[value]
 
 
-def read_table(spec: str, header: tuple[str, ...], is_test: bool) -> Table:
-    """Reads a table of examples.
-
-    Raises:
-      ConfigError: if it cannot be read, or a line of a test set has a different number
-        of columns.
-    """
+def read_table(spec: str, header: tuple[str, ...], *, is_test: bool) -> Table:
+    """Reads a table of examples, all lines of a test set."""
     table = tables.read(spec, header)
     if table.num_dropped and is_test:
         raise ConfigError(
@@ -159,12 +154,7 @@ def labelled(examples: T) -> T:
 
 
 def texts(table: Table, column: str, key: str) -> list[str]:
-    """Returns the texts of a column that a config key names.
-
-    Raises:
-      ConfigError: if the column is missing in the table or in a line, or a value is not
-        a text.
-    """
+    """Returns the texts of a column that a config key names."""
     if column in table.absent:
         raise ConfigError(
             f"{table.spec}, line {table.absent[column]}, has no {column!r}, which {key}"
@@ -174,26 +164,13 @@ def texts(table: Table, column: str, key: str) -> list[str]:
 
 
 def text(value: Any, where: str, key: str) -> str:
-    """Returns a value as text; "" for null.
-
-    Raises:
-      ConfigError: if it is a list or an object.
-    """
+    """Returns a value as text; "" for null."""
     if isinstance(value, list | dict):
         raise ConfigError(
             f"{where} has {value!r} in a column of {key}; write a text, not a"
             f" {'list' if isinstance(value, list) else 'JSON object'}"
         )
     return "" if value is None else str(value)
-
-
-def scores(table: Table, column: str, key: str) -> np.ndarray:
-    """Returns the numbers of a column that a config key names, as float32[N].
-
-    Raises:
-      ConfigError: if the column is missing or a value is not a finite number.
-    """
-    return labels.scores(table.column(column, key), table.spec, key)
 
 
 def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -1,4 +1,7 @@
-"""Parses labels into class numbers, sets of classes, or scores."""
+"""Parses labels into class numbers, sets of classes, or scores.
+
+Shapes: N example, C class.
+"""
 
 import difflib
 import math
@@ -9,6 +12,7 @@ import numpy as np
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
+from bert_jax.finetuning.data.tables import Located, Table
 
 # Values of data sets that usually mean that an example has no label: SNLI has "-", and
 # Hugging Face's datasets -1.
@@ -23,11 +27,7 @@ def names_in(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def name_of(value: Any, where: str) -> str:
-    """Returns a label of the data as text; "" for None.
-
-    Raises:
-      ConfigError: if it is a list, also as text, or an object.
-    """
+    """Returns a label of the data as text; "" for None."""
     if isinstance(value, dict) or tables.as_list(value) is not None:
         raise ConfigError(
             f"{where} has the label {value!r}, but a class is a text or a number; for"
@@ -42,12 +42,7 @@ def is_unlabelled(name: str, names: Sequence[str]) -> bool:
 
 
 def parts(value: Any, where: str) -> list[str]:
-    """Splits a list of class labels, or comma-separated text; "" has none.
-
-    Raises:
-      ConfigError: if the list cannot be read, an item is not a class label, or the list
-        has a 0 or 1 for each class.
-    """
+    """Splits a list of class labels, or comma-separated text; "" has none."""
     found = tables.as_list(value)
     if found is None:
         text = name_of(value, where)
@@ -66,73 +61,48 @@ def parts(value: Any, where: str) -> list[str]:
     return names
 
 
-def classes(
-    values: Sequence[Any], names: Sequence[str], where: str, key: str
-) -> np.ndarray:
+def classes(values: Located, names: Sequence[str], key: str) -> np.ndarray:
     """Returns int32[N], the class of each value; -1 if it is not labelled.
 
     Args:
       values: labels as written in the data, each a class name or class number.
-      names: class names.
-      where: spec of the data, for the error message.
       key: the config key that defines the names, for the error message.
-
-    Raises:
-      ConfigError: if a value is neither a class name nor a class number.
     """
     numbers = _numbers(names)
-    found = np.empty(len(values), np.int32)
-    for i, value in enumerate(values):
-        example = f"{where}, example {i + 1},"
-        name = name_of(value, example)
-        is_labelled = not is_unlabelled(name, names)
-        found[i] = _find(name, numbers, names, example, key) if is_labelled else -1
+    found = np.full(len(values), -1, np.int32)
+    for i, (value, where) in enumerate(values):
+        name = name_of(value, where)
+        if not is_unlabelled(name, names):
+            found[i] = _find(name, numbers, names, where, key)
     return found
 
 
-def class_sets(
-    values: Sequence[Any], names: Sequence[str], where: str, key: str
-) -> np.ndarray:
+def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
     """Returns float32[N, C], 1 for each class of a value and 0 for the others.
 
-    A value is a list of classes, or comma-separated text; "" has no class.
-
-    Args:
-      values, names, where, key: see `classes`.
-
-    Raises:
-      ConfigError: if a part of a value is neither a class name nor a class number.
+    A value is a list of classes, or comma-separated text; the rest is as in `classes`.
     """
     numbers = _numbers(names)
     found = np.zeros((len(values), len(names)), np.float32)
-    for i, value in enumerate(values):
-        example = f"{where}, example {i + 1},"
-        for part in parts(value, example):
-            found[i, _find(part, numbers, names, example, key)] = 1.0
+    for i, (value, where) in enumerate(values):
+        for part in parts(value, where):
+            found[i, _find(part, numbers, names, where, key)] = 1.0
     return found
 
 
-def scores(values: Sequence[Any], where: str, key: str) -> np.ndarray:
-    """Returns the values as float32[N].
-
-    Args:
-      values: numbers, or their text.
-      where: spec of the data, for the error message.
-      key: the config key that names the column, for the error message.
-
-    Raises:
-      ConfigError: if a value is not a finite number.
-    """
+def scores(table: Table, column: str, key: str) -> np.ndarray:
+    """Returns the finite numbers of a column that a config key names, as float32[N]."""
+    values = table.located(column, key)
     found = np.empty(len(values), np.float32)
-    for i, value in enumerate(values):
+    for i, (value, where) in enumerate(values):
         try:
             found[i] = float(value)
         except (TypeError, ValueError):
             found[i] = np.nan
         if not np.isfinite(found[i]):
             raise ConfigError(
-                f"{where}, example {i + 1}, has {value!r} in the column of {key}; it"
-                " must be a finite number"
+                f"{where} has {value!r} in the column of {key}; it must be a finite"
+                " number"
             )
     return found
 

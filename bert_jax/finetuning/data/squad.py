@@ -87,9 +87,6 @@ def read(spec: str) -> Questions:
     """Reads squad:PATH, or a table with the columns of SQuAD.
 
     A question without is_impossible has no answer if it lists none but others do.
-
-    Raises:
-      ConfigError: if the data cannot be read, has another format, or has no questions.
     """
     kind, _, path = spec.partition(":")
     paragraphs: dict[str, int] = {}
@@ -149,7 +146,7 @@ def _json(path: str) -> Any:
     counts: collections.Counter[str] = collections.Counter()
     text = "\n".join(line for _, line in lines.read(path, MAX_LINE_BYTES, None, counts))
     try:
-        return tables.replace_lone_surrogates(json.loads(text))
+        return tables.encodable(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
 
@@ -187,11 +184,7 @@ def _answers(entry: dict[str, Any]) -> list[tuple[str, int]]:
 
 
 def _is_impossible(entry: dict[str, Any], spec: str) -> bool | None:
-    """Returns whether a question is marked as impossible; None without a mark.
-
-    Raises:
-      ConfigError: if the mark is neither true nor false.
-    """
+    """Returns whether a question is marked as impossible; None without a mark."""
     value = entry.get("is_impossible")
     values = {"true": True, "false": False, "1": True, "0": False, "none": None}
     if str(value).lower() not in values:

@@ -32,6 +32,7 @@ MAX_DROPPED = 0.01
 MAX_NAME_WORDS = 4
 MAX_LINE_BYTES = 2**30  # large enough that no line of a labelled set is split
 csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
+Located = list[tuple[Any, str]]  # values, each with its place for error messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +62,8 @@ class Table:
         """Returns the values of a column.
 
         Args:
-          name: column name.
           key: the config key that gives the name, for the error message; "" if the
             format prescribes it.
-
-        Raises:
-          ConfigError: if there is no column of this name, or several.
         """
         if name in self.repeated:
             raise ConfigError(
@@ -101,8 +98,8 @@ class Table:
             )
         return hint
 
-    def located(self, name: str, key: str) -> list[tuple[Any, str]]:
-        """Returns the values of a column, each with its place for error messages."""
+    def located(self, name: str, key: str) -> Located:
+        """Returns the values of a column with their places."""
         return [
             (value, f"{self.spec}, example {i},")
             for i, value in enumerate(self.column(name, key), start=1)
@@ -124,9 +121,6 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
     Args:
       spec: KIND:ARGUMENT, see the module docstring.
       header: column names of a tsv or csv without a header line.
-
-    Raises:
-      ConfigError: if the table cannot be read, has another format, or has no rows.
     """
     kind, separator, argument = spec.partition(":")
     if not separator or kind not in _READERS:
@@ -152,21 +146,14 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     delimiter = ";" if ";" in first and "," not in first and not header else ","
     options = {"delimiter": delimiter, "skipinitialspace": True, "strict": True}
     reader = csv.reader(itertools.chain([first], text), **options)
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        while True:
-            try:
-                row = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise ConfigError(
-                    f"{path}:{reader.line_num}: {error}; write a quote inside of a"
-                    " quoted field twice"
-                ) from None
-            yield reader.line_num, row
-
-    return _from_rows(spec, path, rows(), header)
+    try:
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path}:{reader.line_num}: {error}; write a quote inside of a quoted field"
+            " twice"
+        ) from None
+    return _from_rows(spec, path, iter(rows), header)
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
@@ -209,28 +196,19 @@ def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
         if not line.strip():
             continue
         row = json_lines.parse(line, f"{path}:{number}")
-        rows.append((number, replace_lone_surrogates(row)))
+        rows.append((number, encodable(row)))
     names = dict.fromkeys(name for _, row in rows for name in row)
     columns = {name: [row.get(name) for _, row in rows] for name in names}
     absent = {name: n for n, row in reversed(rows) for name in names if name not in row}
     return Table(spec, columns, absent=absent)
 
 
-def replace_lone_surrogates(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """Replaces unpaired surrogates in a JSON value by "?".
 
     JSON can express them, but UTF-8 cannot, so predictions could not be written.
     """
-    if isinstance(value, str):
-        return lines.whole_characters(value)
-    if isinstance(value, list):
-        return [replace_lone_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {
-            replace_lone_surrogates(key): replace_lone_surrogates(item)
-            for key, item in value.items()
-        }
-    return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
 def as_list(value: Any) -> list[Any] | None:

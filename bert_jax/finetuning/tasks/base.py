@@ -9,12 +9,14 @@ Shapes: N example, B example of the batch, C class or choice, T token.
 import abc
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.finetuning.data.examples import Examples, Texts
@@ -60,6 +62,69 @@ class Features:
         raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True)
+class TextFeatures(Features):
+    """Rows of examples: one per example, or one per choice or text of an example.
+
+    Attributes:
+      rows: rows of all examples; those of one example are consecutive.
+      num_choices: C, rows per example; None if an example is a single row.
+      labels: see `Texts` and `Choices`; None for a test set.
+      num_truncated: number of rows that were truncated.
+    """
+
+    num_choices: int | None
+    labels: np.ndarray | None
+    num_truncated: int
+
+    def __len__(self) -> int:
+        return len(self.rows) // (self.num_choices or 1)
+
+    def num_tokens(self) -> np.ndarray:
+        return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
+
+    def batch(self, examples_B):
+        found = {"weights": text_rows.weights(examples_B)}
+        examples_B = np.maximum(examples_B, 0)
+        if self.labels is not None:
+            found["labels"] = self.labels[examples_B]
+        C = self.num_choices
+        if C is not None:
+            examples_B = (examples_B[:, None] * C + np.arange(C)).ravel()
+        rows = self.rows.cut(examples_B)
+        for name, array in rows.arrays(rows.layout(examples_B)).items():
+            T = array.shape[1]
+            found[name] = array if C is None else array.reshape(-1, C, T)
+        return found
+
+
+def text_features(
+    a: list[str],
+    b: list[str] | None,
+    labels: np.ndarray | None,
+    tokenizer: Tokenizer,
+    length: int,
+    num_choices: int | None = None,
+) -> TextFeatures:
+    """Converts texts or pairs to rows of up to `length` tokens.
+
+    A pair that is too long loses tokens from its longer text first.
+
+    Args:
+      a, b: the first and second texts of rows; those of one example are consecutive.
+      labels, num_choices: see `TextFeatures`.
+    """
+    encode = tokenizer.encoder()
+    texts = encode(a)
+    a_N, b_N = np.arange(len(a)), np.full(len(a), -1)
+    if b is not None:
+        b_N = a_N + len(a)
+        texts += encode(b)
+    tokens = text_rows.join(texts, tokenizer, length)
+    rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, length)
+    return TextFeatures(rows, num_choices, labels, num_truncated)
+
+
 class Form(NamedTuple):
     """The texts of an input of `predict`: their number, a description, an example."""
 
@@ -86,8 +151,6 @@ class Task(abc.ABC):
     # Settings that are stored with a model -> their values for a model without them;
     # see tuned_model.py.
     settings: ClassVar[dict[str, Any]] = {}
-    # The other keys, which do not affect predictions -> their values for a model.
-    unrecorded: ClassVar[dict[str, Any]] = {}
 
     def check(  # noqa: B027
         self, length: int, config: "FinetuneConfig | None" = None
@@ -95,7 +158,6 @@ class Task(abc.ABC):
         """Raises ConfigError if keys contradict each other.
 
         Args:
-          length: maximum tokens of a row.
           config: the config with this section; None for the task of a trained model.
         """
 
@@ -104,9 +166,6 @@ class Task(abc.ABC):
 
         Args:
           spec, header: the training set, for names that are not in the config.
-
-        Raises:
-          ConfigError: if the training set cannot be read.
         """
         return ()
 
@@ -114,11 +173,7 @@ class Task(abc.ABC):
     def read(
         self, spec: str, header: tuple[str, ...], names: Sequence[str], role: Role
     ) -> Examples:
-        """Reads a data set.
-
-        Raises:
-          ConfigError: if the data cannot be read or does not match the task.
-        """
+        """Reads a data set."""
 
     def of_inputs(
         self, inputs: list[tuple[str, ...]], settings: dict[str, Any]
@@ -142,11 +197,7 @@ class Task(abc.ABC):
         length: int,
         role: Role,
     ) -> Features:
-        """Converts examples to rows of up to `length` token ids.
-
-        Raises:
-          ConfigError: if a label is not among the names.
-        """
+        """Converts examples to rows of up to `length` token ids."""
 
     @abc.abstractmethod
     def loss(self, outputs: Outputs, batch: Batch) -> SumAndCount:
@@ -183,6 +234,20 @@ class Task(abc.ABC):
         self, examples: Any, predicted: Any, logits: np.ndarray, names: Sequence[str]
     ) -> list[dict[str, Any]]:
         """Returns what `TunedModel.predict` returns, one result for each example."""
+
+    def write_submission(  # noqa: B027
+        self,
+        directory: Path,
+        number: int,
+        examples: Any,
+        predicted: Any,
+        names: Sequence[str],
+    ) -> None:
+        """Writes the file of a leaderboard for a test set, if the task has one.
+
+        Args:
+          number: the index of the set in config.data.test.
+        """
 
 
 def divergences(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:

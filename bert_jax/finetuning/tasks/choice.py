@@ -17,9 +17,8 @@ from bert_jax.finetuning.data import examples as examples_lib
 from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.data.tables import Table, as_list
-from bert_jax.finetuning.tasks import base, rows
+from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task
-from bert_jax.finetuning.tasks.rows import TextFeatures
 from bert_jax.finetuning.tasks.text import TextColumns, cross_entropy
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -74,7 +73,6 @@ class MultipleChoice(Task):
     )
     metrics = ("accuracy",)
     pipeline = "multiple-choice"
-    unrecorded = {"text": (), "choices": (), "label": ""}
     has_pairs = cuts_pairs = True
     form = Form(
         3,
@@ -88,11 +86,7 @@ class MultipleChoice(Task):
         return self.parse(table, role)
 
     def parse(self, table: Table, role: base.Role) -> Choices:
-        """Converts a table to contexts with choices.
-
-        Raises:
-          ConfigError: if a column is missing or a label is not the index of a choice.
-        """
+        """Converts a table to contexts with choices."""
         contexts, *prefixes = (
             examples_lib.texts(table, column, "config.task.text")
             for column in self.text
@@ -117,8 +111,8 @@ class MultipleChoice(Task):
         if role == "test":
             return Choices(contexts, found, None, table.num_dropped)
         numbers = [str(i) for i in range(number)]
-        values = table.column(self.label, "config.task.label")
-        correct = labels.classes(values, numbers, table.spec, KEY)
+        values = table.located(self.label, "config.task.label")
+        correct = labels.classes(values, numbers, KEY)
         return examples_lib.labelled(
             Choices(contexts, found, correct, table.num_dropped)
         )
@@ -131,8 +125,9 @@ class MultipleChoice(Task):
         num_choices = len(examples.choices[0])
         contexts = [text for text in examples.contexts for _ in range(num_choices)]
         flat = [text for texts in examples.choices for text in texts]
-        found, num_truncated = rows.encode(contexts, flat, tokenizer, length)
-        return TextFeatures(found, num_choices, examples.labels, num_truncated)
+        return base.text_features(
+            contexts, flat, examples.labels, tokenizer, length, num_choices
+        )
 
     def loss(self, outputs, batch):
         return cross_entropy(outputs.logits, batch)

@@ -52,7 +52,6 @@ class QuestionAnswering(Task):
         "null_threshold": 0.0,
         "has_impossible": False,
     }
-    unrecorded = {"answer_units": "words"}
     has_pairs = True  # a paragraph that is too long is split into windows
     form = Form(
         2, 2, "question ||| paragraph", "Who wrote it? ||| Ann wrote it in May."
@@ -134,14 +133,74 @@ class QuestionAnswering(Task):
         return jnp.mean(found_B2, axis=1), batch["weights"]
 
     def predict(self, examples, features, logits, names) -> "Answers":
-        return find(
-            examples,
-            features,
-            logits,
-            num_best=self.num_best,
-            max_answer_length=self.max_answer_length,
-            null_threshold=self.null_threshold,
-        )
+        """Returns the best answers to all questions."""
+        spans: list[list[_Span]] = [[] for _ in examples.questions]
+        nulls: list[list[_Span]] = [[] for _ in examples.questions]
+        max_context = features.windows.max_context()
+        for first in range(0, len(features), _WINDOWS_AT_ONCE):
+            windows_W = np.arange(first, min(first + _WINDOWS_AT_ONCE, len(features)))
+            contexts = np.concatenate([max_context[w] for w in windows_W])
+            found_WK = self._best_spans(
+                examples, features, windows_W, contexts, logits[windows_W]
+            )
+            for window, found in zip(windows_W, found_WK, strict=True):
+                question = features.windows.question_W[window]
+                spans[question] += found
+                start, end = (float(x) for x in logits[window, 0])
+                nulls[question].append(_Span(start, end, ""))
+        answers = Answers({}, {}, {}, {})
+        for question, found, null in zip(examples.questions, spans, nulls, strict=True):
+            # The window that gives "no answer" the lowest score.
+            least = min(null, key=lambda span: span.score)
+            best = _distinct(found, self.num_best)
+            # JSON has no infinity.
+            odds = least.score - best[0].score if best else float(np.finfo("f4").max)
+            is_null = examples.has_impossible and odds > self.null_threshold
+            answers.not_empty[question.id] = best[0].text if best else ""
+            answers.texts[question.id] = "" if is_null or not best else best[0].text
+            answers.null_odds[question.id] = float(odds)
+            if examples.has_impossible or not best:
+                best.append(least)
+                best.sort(key=lambda span: -span.score)
+            answers.best[question.id] = _with_probabilities(best[: self.num_best])
+        return answers
+
+    def _best_spans(
+        self,
+        questions: Questions,
+        features: QuestionFeatures,
+        windows_W: np.ndarray,
+        max_context: np.ndarray,
+        logits_WT2: np.ndarray,
+    ) -> list[list["_Span"]]:
+        layout = features.rows.layout(windows_W)
+        W, T = layout.source_BT.shape
+        is_context_WT = (layout.segment_ids_BT == 1) & (layout.candidates_BT > 0)
+        is_start_WT = is_context_WT.copy()
+        is_start_WT[is_context_WT] = max_context
+        start_WT = np.where(is_start_WT, logits_WT2[:, :, 0], -np.inf)
+        end_WT = np.where(is_context_WT, logits_WT2[:, :, 1], -np.inf)
+        A = min(self.max_answer_length, T)
+        padded = np.pad(end_WT, ((0, 0), (0, A - 1)), constant_values=-np.inf)
+        end_WTA = np.lib.stride_tricks.sliding_window_view(padded, A, axis=1)
+        scores_WS = (start_WT[:, :, None] + end_WTA).reshape(W, T * A)
+        K = min(self.num_best, T * A)
+        order_WK = np.argpartition(-scores_WS, K - 1, axis=1)[:, :K]
+        found = []
+        for row, window in enumerate(windows_W):
+            question = questions.questions[features.windows.question_W[window]]
+            paragraph = questions.paragraphs[question.paragraph]
+            spans = []
+            for span in order_WK[row]:
+                start, end = span // A, span // A + span % A
+                if np.isfinite(scores_WS[row, span]):
+                    first = features.starts[layout.source_BT[row, start]]
+                    last = features.ends[layout.source_BT[row, end]]
+                    logits = logits_WT2[row, start, 0], logits_WT2[row, end, 1]
+                    text = paragraph[first:last]
+                    spans.append(_Span(float(logits[0]), float(logits[1]), text))
+            found.append(spans)
+        return found
 
     def evaluate(self, examples, predicted, names):
         scores = squad_metrics.score(examples, predicted.texts, self.answer_units)
@@ -186,102 +245,6 @@ class _Span:
     @property
     def score(self) -> float:
         return self.start_logit + self.end_logit
-
-
-def find(
-    questions: Questions,
-    features: QuestionFeatures,
-    logits_WT2: np.ndarray,
-    *,
-    num_best: int,
-    max_answer_length: int,
-    null_threshold: float,
-) -> Answers:
-    """Finds the best answers to all questions.
-
-    Args:
-      questions: from `squad.read`.
-      features: windows of these questions, made with `is_training=False`.
-      logits_WT2: float32, start and end logits of every window.
-      num_best: answers to keep for each question.
-      max_answer_length: maximum length of an answer in tokens.
-      null_threshold: null odds above this value mean "no answer", if questions may
-        have no answer.
-    """
-    spans: list[list[_Span]] = [[] for _ in questions.questions]
-    nulls: list[list[_Span]] = [[] for _ in questions.questions]
-    max_context = features.windows.max_context()
-    for first in range(0, len(features), _WINDOWS_AT_ONCE):
-        windows_W = np.arange(first, min(first + _WINDOWS_AT_ONCE, len(features)))
-        found_WK = _best_spans(
-            features,
-            windows_W,
-            [max_context[w] for w in windows_W],
-            logits_WT2[windows_W],
-            questions,
-            num_best,
-            max_answer_length,
-        )
-        for window, found in zip(windows_W, found_WK, strict=True):
-            question = features.windows.question_W[window]
-            spans[question] += found
-            start, end = (float(x) for x in logits_WT2[window, 0])
-            nulls[question].append(_Span(start, end, ""))
-    answers = Answers({}, {}, {}, {})
-    for question, found, null in zip(questions.questions, spans, nulls, strict=True):
-        # The window that gives "no answer" the lowest score.
-        least = min(null, key=lambda span: span.score)
-        best = _distinct(found, num_best)
-        # JSON has no infinity.
-        odds = least.score - best[0].score if best else float(np.finfo("f4").max)
-        is_null = questions.has_impossible and odds > null_threshold
-        answers.not_empty[question.id] = best[0].text if best else ""
-        answers.texts[question.id] = "" if is_null or not best else best[0].text
-        answers.null_odds[question.id] = float(odds)
-        if questions.has_impossible or not best:
-            best.append(least)
-            best.sort(key=lambda span: -span.score)
-        answers.best[question.id] = _with_probabilities(best[:num_best])
-    return answers
-
-
-def _best_spans(
-    features: QuestionFeatures,
-    windows_W: np.ndarray,
-    max_context: list[np.ndarray],
-    logits_WT2: np.ndarray,
-    questions: Questions,
-    num_best: int,
-    max_answer_length: int,
-) -> list[list[_Span]]:
-    layout = features.rows.layout(windows_W)
-    W, T = layout.source_BT.shape
-    is_context_WT = (layout.segment_ids_BT == 1) & (layout.candidates_BT > 0)
-    is_start_WT = is_context_WT.copy()
-    is_start_WT[is_context_WT] = np.concatenate(max_context)
-    start_WT = np.where(is_start_WT, logits_WT2[:, :, 0], -np.inf)
-    end_WT = np.where(is_context_WT, logits_WT2[:, :, 1], -np.inf)
-    A = min(max_answer_length, T)
-    padded = np.pad(end_WT, ((0, 0), (0, A - 1)), constant_values=-np.inf)
-    end_WTA = np.lib.stride_tricks.sliding_window_view(padded, A, axis=1)
-    scores_WS = (start_WT[:, :, None] + end_WTA).reshape(W, T * A)
-    K = min(num_best, T * A)
-    order_WK = np.argpartition(-scores_WS, K - 1, axis=1)[:, :K]
-    found = []
-    for row, window in enumerate(windows_W):
-        question = questions.questions[features.windows.question_W[window]]
-        paragraph = questions.paragraphs[question.paragraph]
-        spans = []
-        for span in order_WK[row]:
-            start, end = span // A, span // A + span % A
-            if np.isfinite(scores_WS[row, span]):
-                first = features.starts[layout.source_BT[row, start]]
-                last = features.ends[layout.source_BT[row, end]]
-                logits = logits_WT2[row, start, 0], logits_WT2[row, end, 1]
-                text = paragraph[first:last]
-                spans.append(_Span(float(logits[0]), float(logits[1]), text))
-        found.append(spans)
-    return found
 
 
 def _distinct(spans: list[_Span], num_best: int) -> list[_Span]:

@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Length, Positive, require
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.data import examples as examples_lib
+from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.data.tables import Table
-from bert_jax.finetuning.tasks import base, rows
-from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks import base
+from bert_jax.finetuning.tasks.base import Form, Task, TextFeatures
 from bert_jax.finetuning.tasks.text import squared_errors
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -42,13 +44,6 @@ class Similarity(Task):
     head = HeadType("similarity", heads.BertForSimilarity, heads.ENCODER)
     metrics = ("spearman", "pearson")
     pipeline = "sentence-similarity"
-    unrecorded = {
-        "text": ("", ""),
-        "label": "",
-        "max_label": 1.0,
-        "positives": (),
-        "temperature": 1.0,
-    }
     form = Form(2, 2, "text ||| text", "A fine text. ||| Another one.")
 
     def check(self, length, config=None):
@@ -79,7 +74,7 @@ class Similarity(Task):
         return read_pairs(table, self.text, label, self.max_label)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return rows.from_separate_texts(examples, tokenizer, length)
+        return separate_rows(examples, tokenizer, length)
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors of cosines, or the contrastive loss."""
@@ -103,6 +98,13 @@ class Similarity(Task):
         return [{"similarity": float(cosine)} for cosine in predicted]
 
 
+def separate_rows(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Converts each of the two texts of a pair to a row [CLS] text [SEP]."""
+    assert texts.b is not None
+    flat = [text for pair in zip(texts.a, texts.b, strict=True) for text in pair]
+    return base.text_features(flat, None, texts.labels, tokenizer, length, 2)
+
+
 def read_pairs(
     table: Table,
     text: Sequence[str],
@@ -113,20 +115,15 @@ def read_pairs(
     """Converts a table to text pairs labelled with their target cosines.
 
     Args:
-      table: from `tables.read`.
-      text: the two text columns.
       label: column of the similarity score; "" for a set without labels.
       max_label: score whose target cosine is 1.
       given_as: what gives max_label, for error messages.
-
-    Raises:
-      ConfigError: if a column is missing or a label is not in [0, max_label].
     """
     a, b = (examples_lib.texts(table, name, "config.task.text") for name in text)
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    scores_N = examples_lib.scores(table, label, "config.task.label")
+    scores_N = labels.scores(table, label, "config.task.label")
     for row, value in enumerate(scores_N):
         if not 0 <= value <= max_label:
             raise ConfigError(
@@ -140,11 +137,7 @@ def read_positives(table: Table, columns: Sequence[str]) -> Texts:
     """Converts a table to pairs of texts that belong together, of target cosine 1.
 
     Args:
-      table: from `tables.read`.
       columns: the two text columns, or one whose texts are paired with themselves.
-
-    Raises:
-      ConfigError: if a column is missing.
     """
     key = "config.task.positives"
     a, *b = (examples_lib.texts(table, column, key) for column in columns)
@@ -167,7 +160,6 @@ def contrastive(
       unit_B2D: float32 embeddings of length 1.
       batch: float32[B] weights. Texts of weight 0 do not count as
         classes.
-      temperature: the temperature.
     """
     second_BD = jax.reshard(unit_B2D[:, 1], jax.P())  # of all devices
     cosines_BB = jnp.einsum(

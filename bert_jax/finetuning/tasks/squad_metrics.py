@@ -57,17 +57,6 @@ class Units:
     split: Callable[[str], list[str]]
     count_common: Callable[[Sequence[str], Sequence[str]], int]
 
-    def exact_match(self, answer: str, reference: str) -> float:
-        """Returns 1.0 if the normalized texts are equal, else 0.0."""
-        return float(self.normalize(answer) == self.normalize(reference))
-
-    def f1(self, answer: str, reference: str) -> float:
-        """Returns the harmonic mean of precision and recall over an answer's units."""
-        found, expected = self.split(answer), self.split(reference)
-        common = self.count_common(found, expected)
-        # 2pr / (p + r) with p = common / found and r = common / expected.
-        return 2 * common / (len(found) + len(expected)) if common else 0.0
-
 
 def _normalize_words(text: str) -> str:
     """Lower-cases the text and removes punctuation, articles and extra spaces."""
@@ -108,10 +97,8 @@ def score(
     """Returns exact_match and f1 over all questions, in percent.
 
     Args:
-      questions: questions with reference answers.
       answers: predicted answers by question id; "" means "no answer". A question
         without an entry scores 0.
-      units: a key of `UNITS`.
     """
     return {
         name: 100 * float(np.mean(_scores(questions, answers, by, UNITS[units])))
@@ -130,10 +117,8 @@ def best_thresholds(
     The prediction for a question whose null odds exceed the threshold is "no answer".
 
     Args:
-      questions: questions with reference answers; some have none.
       answers: the best non-empty answers, by question id.
       null_odds: score of "no answer" minus score of the answer, by question id.
-      units: a key of `UNITS`.
 
     Returns:
       best_exact_match and best_f1 in percent, and best_exact_match_threshold and
@@ -159,13 +144,17 @@ def best_thresholds(
 
 
 def _exact_match(units: Units, answer: str, reference: str, _: bool) -> float:
-    return units.exact_match(answer, reference)
+    return float(units.normalize(answer) == units.normalize(reference))
 
 
 def _f1(units: Units, answer: str, reference: str, has_impossible: bool) -> float:
-    if has_impossible and not (units.split(answer) and units.split(reference)):
-        return float(units.split(answer) == units.split(reference))
-    return units.f1(answer, reference)
+    """Returns the harmonic mean of precision and recall over an answer's units."""
+    found, expected = units.split(answer), units.split(reference)
+    if has_impossible and not (found and expected):
+        return float(found == expected)
+    common = units.count_common(found, expected)
+    # 2pr / (p + r) with p = common / found and r = common / expected.
+    return 2 * common / (len(found) + len(expected)) if common else 0.0
 
 
 _METRICS = {"exact_match": _exact_match, "f1": _f1}

@@ -47,7 +47,6 @@ class Tagging(Task):
     )
     metrics = ("f1", "precision", "recall")
     pipeline = "token-classification"
-    unrecorded = {"words": "", "tags": ""}
     form = Form(1, 1, "words separated by spaces", "Ann lives in Paris .")
 
     def check(self, length, config=None):
@@ -177,14 +176,8 @@ def from_sentences(
     """Converts sentences to rows of up to `length` tokens, truncated at the end.
 
     Args:
-      sentences: from `conll.read`.
-      names: class names.
-      tokenizer: tokenizer of the model.
       length: T, maximum tokens of a row.
       key: the config key that defines the names, for the error message.
-
-    Raises:
-      ConfigError: if a tag is not among the names.
     """
     num_words_N = np.array([len(words) for words in sentences.words], np.int64)
     flat = [word for words in sentences.words for word in words]

@@ -20,7 +20,7 @@ from bert_jax.finetuning.data import examples as examples_lib
 from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.data.tables import Table
-from bert_jax.finetuning.tasks import base, glue, rows
+from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -37,6 +37,23 @@ FORMS = (
     Form(2, 2, "text ||| text", "A fine text. ||| Another one."),
 )
 
+# Task of GLUE -> the file name that gluebenchmark.com requires, and whether its
+# predictions are class numbers rather than names.
+GLUE_FILES = {
+    "cola": ("CoLA.tsv", True),
+    "sst2": ("SST-2.tsv", True),
+    "mrpc": ("MRPC.tsv", True),
+    "stsb": ("STS-B.tsv", False),
+    "qqp": ("QQP.tsv", True),
+    "mnli_matched": ("MNLI-m.tsv", False),
+    "mnli_mismatched": ("MNLI-mm.tsv", False),
+    "qnli": ("QNLI.tsv", False),
+    "rte": ("RTE.tsv", False),
+    "wnli": ("WNLI.tsv", True),
+    "ax": ("AX.tsv", False),
+}
+SCORE_RANGE = (0.0, 5.0)  # of STS-B, the only regression task of GLUE
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask(Task):
@@ -46,13 +63,12 @@ class TextTask(Task):
     text: TextColumns  # one text column, or two for text pairs
     label: str  # label column
     labels: tuple[str, ...]  # class names; (): take them from the training set
-    glue: tuple[str, ...]  # keys of glue.FILES, one for each of data.test
+    glue: tuple[str, ...]  # keys of GLUE_FILES, one for each of data.test
     index: str  # column of a test example's index in GLUE's file; "": row number
     threshold: Fraction  # multi_label: minimum probability of a predicted class
 
     pipeline = "text-classification"
     settings = {"num_texts": 0}  # 1 for single texts, 2 for pairs, 0 if unknown
-    unrecorded = {"label": "", "glue": (), "index": "", "threshold": 0.5}
 
     @property
     def form(self) -> Form:
@@ -80,10 +96,10 @@ class TextTask(Task):
             return
         require(
             len(self.glue) in (0, len(config.data.test))
-            and set(self.glue) <= glue.FILES.keys(),
+            and set(self.glue) <= GLUE_FILES.keys(),
             "config.task.glue",
             self.glue,
-            f"must be empty, or have one of {', '.join(glue.FILES)} for each of"
+            f"must be empty, or have one of {', '.join(GLUE_FILES)} for each of"
             " config.data.test",
         )
         check_labels(self.labels)
@@ -106,11 +122,7 @@ class TextTask(Task):
         return self.parse(table, names, role)
 
     def parse(self, table: Table, names: Sequence[str], role: base.Role) -> Texts:
-        """Converts a table to texts or text pairs.
-
-        Raises:
-          ConfigError: if a column is missing or a label is not among the names.
-        """
+        """Converts a table to texts or text pairs."""
         a, *b = (
             examples_lib.texts(table, column, "config.task.text")
             for column in self.text
@@ -120,12 +132,27 @@ class TextTask(Task):
         if role != "test":
             found = self.parse_labels(table, names)
         elif self.index:
-            numbers = examples_lib.scores(table, self.index, "config.task.index")
+            numbers = labels.scores(table, self.index, "config.task.index")
             indices = numbers.astype(np.int64)
         return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return rows.from_texts(examples, tokenizer, length)
+        return base.text_features(
+            examples.a, examples.b, examples.labels, tokenizer, length
+        )
+
+    def write_submission(self, directory, number, examples, predicted, names):
+        """Writes a submission file of GLUE, by each example's index in its file."""
+        if not self.glue:
+            return
+        name, by_number = GLUE_FILES[self.glue[number]]
+        if np.issubdtype(predicted.dtype, np.floating):
+            values = [f"{score:.3f}" for score in np.clip(predicted, *SCORE_RANGE)]
+        else:
+            values = [str(n) if by_number else names[n] for n in predicted]
+        index_N = examples.index
+        lines = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
+        examples_lib.write_lines(directory / name, ["index\tprediction\n", *lines])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,8 +192,8 @@ class Classification(TextTask):
         return names
 
     def parse_labels(self, table, names):
-        values = table.column(self.label, "config.task.label")
-        return labels.classes(values, names, table.spec, self.labels_key)
+        values = table.located(self.label, "config.task.label")
+        return labels.classes(values, names, self.labels_key)
 
     def parse(self, table, names, role):
         found = super().parse(table, names, role)
@@ -218,7 +245,7 @@ class Regression(TextTask):
         return (self.label,)
 
     def parse_labels(self, table, names):
-        return examples_lib.scores(table, self.label, "config.task.label")
+        return labels.scores(table, self.label, "config.task.label")
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors and the number of examples."""
@@ -260,8 +287,8 @@ class MultiLabel(TextTask):
         return labels.names_in(part for each in values for part in labels.parts(*each))
 
     def parse_labels(self, table, names):
-        values = table.column(self.label, "config.task.label")
-        return labels.class_sets(values, names, table.spec, self.labels_key)
+        values = table.located(self.label, "config.task.label")
+        return labels.class_sets(values, names, self.labels_key)
 
     def loss(self, outputs, batch):
         """Returns the summed binary cross entropy in nats and the number of decisions.

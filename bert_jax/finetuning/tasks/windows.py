@@ -107,8 +107,6 @@ def from_questions(
     """Converts questions to windows, in the order of the questions.
 
     Args:
-      questions: from `squad.read`.
-      tokenizer: tokenizer of the model.
       length: T, tokens of a row.
       stride: tokens between the starts of a paragraph's windows, at most
         `length` - 3 - `max_query_length`.

@@ -8,19 +8,11 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import report
+from bert_jax.finetuning import setup as setup_lib
 from bert_jax.finetuning.data import datasets
 from tests.finetuning import labelled
 from tests.finetuning.test_config import change
 from tests.models import TOKENIZER
-
-
-def test_every_set_of_a_config(tmp_path):
-    setup = labelled.make_setup(tmp_path)
-    found = setup.datasets
-    assert found.names == ("against", "for")
-    assert len(found.train.features) == 64 and not found.test
-    assert [len(split.features) for split in found.dev] == [30]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +87,9 @@ def test_dropped_lines_are_counted_and_an_error_in_a_test_set(tmp_path):
     config = dataclasses.replace(setup.config, data=data)
     found = datasets.read(config, TOKENIZER)
     assert len(found.train.features) == 200
-    assert report.losses(found) == [f"{spec}: 1 lines skipped, wrong number of columns"]
+    assert setup_lib.losses(found) == [
+        f"{spec}: 1 lines skipped, wrong number of columns"
+    ]
     data = dataclasses.replace(data, test=(spec,))
     with pytest.raises(ConfigError, match="train.tsv: line 202 has a different num"):
         datasets.read(dataclasses.replace(config, data=data), TOKENIZER)

@@ -5,45 +5,50 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import labels
+from bert_jax.finetuning.data.tables import Table
 
 NAMES = ("negative", "positive")
 KEY = "config.task.labels"
 
 
+def located(values, spec="dev"):
+    return Table(spec, {"x": values}).located("x", "")
+
+
 def test_classes_by_name_or_number():
-    found = labels.classes(["positive", "0", " negative", 1], NAMES, "dev", KEY)
+    found = labels.classes(located(["positive", "0", " negative", 1]), NAMES, KEY)
     assert found.dtype == np.int32 and found.tolist() == [1, 0, 0, 1]
     # Names take precedence over class numbers.
-    assert labels.classes(["1", "0"], ("1", "0"), "dev", KEY).tolist() == [0, 1]
+    assert labels.classes(located(["1", "0"]), ("1", "0"), KEY).tolist() == [0, 1]
 
 
 def test_the_error_for_an_unknown_label_names_the_nearest():
     with pytest.raises(ConfigError) as error:
-        labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv", KEY)
+        labels.classes(located(["0", "postive"], "tsv:dev.tsv"), NAMES, KEY)
     assert str(error.value) == (
         "tsv:dev.tsv, example 2, has the label 'postive', which is not in"
         " config.task.labels (negative, positive, or 0 to 1); the nearest is 'positive'"
     )
     # No name is near "2".
     with pytest.raises(ConfigError, match=r"label '2', .*, positive, or 0 to 1\)$"):
-        labels.classes(["2"], NAMES, "dev", KEY)
+        labels.classes(located(["2"]), NAMES, KEY)
 
 
 def test_sets_of_classes():
     values = ["0,1", "positive", "", ["negative"], []]
-    found = labels.class_sets(values, NAMES, "dev", KEY)
+    found = labels.class_sets(located(values), NAMES, KEY)
     assert found.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0], [0, 0]]
     assert found.dtype == np.float32
     with pytest.raises(ConfigError, match="example 1, has the label 'x'"):
-        labels.class_sets(["0,x"], NAMES, "dev", KEY)
+        labels.class_sets(located(["0,x"]), NAMES, KEY)
 
 
 def test_scores():
-    found = labels.scores(["3.25", 5], "dev", "config.task.label")
+    found = labels.scores(Table("dev", {"x": ["3.25", 5]}), "x", "config.task.label")
     assert found.dtype == np.float32 and found.tolist() == [3.25, 5]
     for wrong in ("much", "nan", None, ""):
         with pytest.raises(ConfigError, match="^dev, example 2, has .* in the column"):
-            labels.scores(["1", wrong], "dev", "config.task.label")
+            labels.scores(Table("dev", {"x": ["1", wrong]}), "x", "config.task.label")
 
 
 def test_names_are_sorted_as_numbers_if_all_are_numbers():
@@ -87,7 +92,7 @@ def test_a_vector_of_zeros_and_ones_is_no_list_of_classes(value):
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, "['a', 'b']", "[]"])
 def test_a_class_is_not_a_list(value):
     for read in (
-        lambda: labels.classes([value], NAMES, "dev", KEY),
+        lambda: labels.classes(located([value]), NAMES, KEY),
         lambda: labels.parts([value], "dev, example 1,"),
     ):
         with pytest.raises(
@@ -98,15 +103,15 @@ def test_a_class_is_not_a_list(value):
 
 def test_values_without_a_label_are_no_class_unless_they_are_named():
     values = ["negative", "-", None, "", " ", "-1", -1, "NaN", "null", "1"]
-    found = labels.classes(values, NAMES, "dev", KEY)
+    found = labels.classes(located(values), NAMES, KEY)
     assert found.tolist() == [0, -1, -1, -1, -1, -1, -1, -1, -1, 1]
-    found = labels.classes(["-1", "0", "-"], ("-1", "0", "-"), "dev", KEY)
+    found = labels.classes(located(["-1", "0", "-"]), ("-1", "0", "-"), KEY)
     assert found.tolist() == [0, 1, 2]
 
 
 def test_class_numbers_are_not_accepted_if_names_are_numbers():
     names = ("1", "3", "5")
-    assert labels.classes(["5", "1"], names, "dev", KEY).tolist() == [2, 0]
+    assert labels.classes(located(["5", "1"]), names, KEY).tolist() == [2, 0]
     for names in (("1", "3", "5"), ("-1", "1"), ("0.5", "1.5")):
         with pytest.raises(ConfigError, match="has the label '0'"):
-            labels.classes(["0"], names, "dev", KEY)
+            labels.classes(located(["0"]), names, KEY)

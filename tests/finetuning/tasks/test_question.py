@@ -5,12 +5,14 @@ import pytest
 
 from bert_jax.finetuning.data.squad import Question, Questions
 from bert_jax.finetuning.tasks import question as question_lib
+from tests.finetuning import tuned
 from tests.finetuning.tasks.test_windows import make_questions, of
 
 
 def find(questions, features, logits, **changes):
-    settings = {"num_best": 5, "max_answer_length": 4, "null_threshold": 0.0} | changes
-    return question_lib.find(questions, features, logits, **settings)
+    settings = {"num_best": 5, "max_answer_length": 4} | changes
+    task = tuned.make_task("question_answering", **settings)
+    return task.predict(questions, features, logits, ())
 
 
 def search(questions, features, logits, max_answer_length):

@@ -12,7 +12,8 @@ import pytest
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning.tasks import TASKS, glue
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.tasks import TASKS
 from bert_jax.model.heads import Outputs
 from tests.finetuning import tuned
 from tests.finetuning.test_config import change
@@ -143,9 +144,15 @@ def test_a_test_set_has_no_labels_and_is_written_in_glues_order(tmp_path):
     assert "labels" not in features.batch(np.arange(3))
     logits = np.array([[0, 1], [1, 0], [0, 1]])
     predicted = config.task.predict(found, features, logits, names)
-    glue.write(tmp_path, "sst2", predicted, names, found.index)
+    config.task.write_submission(tmp_path, 0, found, predicted, names)
     lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\t0", "1\t1", "2\t1"]
+    task = tuned.make_task("regression", glue=("stsb",))
+    scores = np.array([-0.2, 3.14159, 5.6], np.float32)
+    texts = Texts(list("abc"), None, None, np.array([0, 2, 1]))
+    task.write_submission(tmp_path, 0, texts, scores, ("score",))
+    lines = (tmp_path / "STS-B.tsv").read_text().splitlines()[1:]
+    assert lines == ["0\t0.000", "1\t5.000", "2\t3.142"]
 
 
 def log_softmax(x):

@@ -174,14 +174,3 @@ def test_an_empty_paragraph_or_question_still_has_a_row(paragraph, query):
     batch = features.batch(np.array([0]))
     assert len(features) == 1 and batch["sequence_ids"][0, 0] == 1
     assert len(features.windows.max_context()[0]) == (1 if paragraph else 0)
-
-
-def test_rows_are_shortened_outside_training():
-    question = Question("q", "co", 0, (Answer("ba", 0),), False)
-    questions = Questions(["ba be bi"], [question], False, 0, 0)
-    whole = of(questions).batch(np.array([0]))
-    cut = of(questions, is_training=False).batch(np.array([0]))
-    assert whole["input_ids"].shape == (1, LENGTH) and LENGTH > 16
-    assert cut["input_ids"].shape == (1, 16)
-    np.testing.assert_array_equal(whole["input_ids"][:, :16], cut["input_ids"])
-    assert not whole["sequence_ids"][:, 16:].any()

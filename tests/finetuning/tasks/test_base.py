@@ -4,7 +4,7 @@ import numpy as np
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.tasks import rows as rows_lib
+from bert_jax.finetuning.tasks import base, similarity
 from bert_jax.finetuning.tasks.choice import Choices
 from tests.finetuning import tuned
 
@@ -18,10 +18,8 @@ def shown(ids_T):
 
 
 def test_single_texts_are_truncated_at_the_end():
-    texts = Texts(
-        ["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32), None
-    )
-    features = rows_lib.from_texts(texts, TOKENIZER, 6)
+    texts, labels = ["a b", "", "a b c d e f g h"], np.array([1, 0, 1], np.int32)
+    features = base.text_features(texts, None, labels, TOKENIZER, 6)
     batch = features.batch(np.array([2, 0, 1, -1]))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abcd|", "<ab|", "<|", "<ab|"]
@@ -33,7 +31,7 @@ def test_single_texts_are_truncated_at_the_end():
 
 def test_pairs_are_truncated_in_the_longer_text():
     a, b = ["a b c d e", "a", "a b", "a b"], ["h g", "h g f e d", "", "h g f"]
-    features = rows_lib.from_texts(Texts(a, b, None, None), TOKENIZER, 8)
+    features = base.text_features(a, b, None, TOKENIZER, 8)
     batch = features.batch(np.arange(4))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abc|hg|", "<a|hgfe|", "<ab|", "<ab|hgf|"]
@@ -60,7 +58,7 @@ def test_choices_are_consecutive_rows_of_an_example():
 
 def test_separate_texts_of_a_pair_are_rows_of_their_own():
     texts = Texts(["a b", "c"], ["h", "e d f"], np.array([0.5, 1], np.float32), None)
-    features = rows_lib.from_separate_texts(texts, TOKENIZER, 4)
+    features = similarity.separate_rows(texts, TOKENIZER, 4)
     assert (len(features), features.num_truncated) == (2, 1)
     batch = features.batch(np.array([1, 0, -1]))
     rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]

@@ -1,0 +1,103 @@
+"""The base class of encoders, masked language models and fine-tuned models."""
+
+import copy
+from collections.abc import Sequence
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import MeshConfig
+from bert_jax.distributed import devices
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.errors import ConfigError
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import HostModel
+from bert_jax.model import int8
+
+# A text, or the texts of one input: a pair, or a context and its choices.
+Text = str | tuple[str, ...]
+Parts = tuple[str, ...]  # the texts of one input
+DTYPES = ("float32", "bfloat16")
+WEIGHTS = ("float32", "int8")
+MIN_LENGTH = 5  # a pair has at least this many tokens: [CLS] x [SEP] y [SEP]
+
+
+class Model:
+    """A model on the current mesh.
+
+    Attributes:
+      tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
+      max_length: maximum tokens of a row.
+      notes: a line for each part of the model that is not used.
+      num_truncated: number of rows truncated to `max_length` so far.
+    """
+
+    def __init__(
+        self,
+        model: HostModel,
+        *,
+        max_length: int | None,
+        batch_size: int,
+        compute_dtype: str,
+        weights: str = "float32",
+    ):
+        """Places a model; see `inference.load` for the options."""
+        check_choice("weights", weights, WEIGHTS)
+        check_choice("compute_dtype", compute_dtype, DTYPES)
+        check_positive("batch_size", batch_size)
+        self.max_length = model.max_length if max_length is None else max_length
+        positions = model.config.max_position_embeddings
+        if not MIN_LENGTH <= self.max_length <= positions:
+            raise ConfigError(
+                f"max_length={self.max_length} must be at least {MIN_LENGTH} and at"
+                f" most the model's {positions} positions"
+            )
+        self.tokenizer, self.notes = model.tokenizer, model.notes
+        self.num_truncated = 0
+        self._batch_size, self._dtype = batch_size, jnp.dtype(compute_dtype)
+        self._mesh = jax.sharding.get_mesh()
+        placed = model_lib.place(model)
+        self._config, self._graphdef, self._params = placed
+        if weights == "int8":
+            self._params = int8.quantize(self._params)
+
+    @property
+    def num_bytes(self) -> int:
+        """Returns the size of the weights in bytes."""
+        return int8.num_bytes(self._params)
+
+    def quantized(self) -> Self:
+        """Returns a copy of the model with int8 weights."""
+        small = copy.copy(self)
+        with jax.set_mesh(self._mesh):
+            small._params = int8.quantize(self._params)
+        return small
+
+
+def current_mesh() -> jax.sharding.Mesh:
+    """Returns the mesh of `jax.set_mesh`, or one of all devices along the data axis."""
+    mesh = jax.sharding.get_mesh()
+    if not mesh.empty:
+        return mesh
+    devices.open_local_devices()
+    return mesh_lib.make_mesh(
+        MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
+    )
+
+
+def as_parts(texts: Sequence[Text]) -> list[Parts]:
+    """Converts the argument of a call to one tuple of texts per input."""
+    if isinstance(texts, str):
+        raise TypeError(f"texts must be a list of texts, not the string {texts[:60]!r}")
+    return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} must be one of {', '.join(choices)}")
+
+
+def check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name}={value} must be at least 1")
