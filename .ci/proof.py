@@ -32,8 +32,12 @@ def main() -> None:
         return
     git = ["git", "-C", str(ROOT)]
     if subprocess.run([*git, "cat-file", "-e", f"{args.base}^{{commit}}"]).returncode:
-        print(f"proof: nothing was compared, because this clone has no {args.base}")
-        return
+        is_shallow = [*git, "rev-parse", "--is-shallow-repository"]
+        missing = f"proof: nothing was compared, because commit {args.base} is missing"
+        if subprocess.check_output(is_shallow, text=True).strip() == "true":
+            print(f"{missing} from this shallow clone")
+            return
+        sys.exit(f"{missing}; give another with --base")
     git.append("worktree")
     with tempfile.TemporaryDirectory() as scratch:
         tree = pathlib.Path(scratch, "base")

@@ -44,7 +44,7 @@ def main() -> None:
         "blimp",
         f"{Path(args.model).resolve().name}, {len(correct_N):,} pairs",
         "accuracy, %",
-        [percent(correct_N)],
+        [100 * float(correct_N.mean())],
         "chance",
         [CHANCE],
         terms=by_term(pairs.terms, correct_N),
@@ -57,13 +57,9 @@ def by_term(terms: list[str], correct_N: np.ndarray) -> dict[str, float]:
     """Returns the accuracy in percent of each linguistic term."""
     terms_N = np.array(terms)
     return {
-        str(term): round(percent(correct_N[terms_N == term]), 1)
+        str(term): round(100 * float(correct_N[terms_N == term].mean()), 1)
         for term in np.unique(terms_N)
     }
-
-
-def percent(correct_N: np.ndarray) -> float:
-    return 100.0 * float(correct_N.mean())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measures the cost of checkpoints: blocking time, digests, and slower steps.
 
-    python -m benchmarks.checkpoint [--size=base|large] [--batch=8] [--repeats=2]
-        [--steps=20]
+    python -m benchmarks.checkpoint [--size=base|large] [--layers=N] [--batch=8]
+        [--repeats=2] [--steps=20]
 
 Prints rows for the seconds that `save` blocks the training loop, compared with waiting
 until the save completes; the seconds to digest and to verify a checkpoint, compared
@@ -11,7 +11,6 @@ processes about 1.9 GB/s on one core, and writing is limited by the disk.
 """
 
 import argparse
-import shutil
 import tempfile
 import time
 
@@ -31,17 +30,14 @@ from bert_jax.training import step as step_lib
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=("base", "large"), default="base")
+    parser.add_argument("--layers", type=int, help="fewer layers than the size has")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    args.length, args.dtype, args.packed, args.layers = 128, "auto", False, None
-    args.dropout = 0.1
-    workdir = tempfile.mkdtemp(prefix="bert_jax-checkpoints-")
-    try:
+    args.length, args.dtype, args.packed, args.dropout = 128, "auto", False, 0.1
+    with tempfile.TemporaryDirectory(prefix="bert_jax-checkpoints-") as workdir:
         measure(args, workdir)
-    finally:
-        shutil.rmtree(workdir)
 
 
 def measure(args: argparse.Namespace, workdir: str) -> None:

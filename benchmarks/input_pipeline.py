@@ -1,15 +1,13 @@
 """Measures the input pipeline in rows/s: pairs, packing, shuffling, masks, batches.
 
     python -m benchmarks.input_pipeline [--megabytes=200] [--shards=100] [--streams=4]
-        [--batch=256] [--seconds=4] [--repeats=5] [--peers=1]
+        [--batch=256] [--seconds=4] [--repeats=5]
 
 The corpus is built from the embedded sources and tokenized once; its shard is copied
 until there are --shards shards and at least --megabytes of token ids. Rows of 128
-tokens are compared with a plain Python builder of pairs and masks and, if transformers
-is installed, with its collator, which only masks. Both get the same tokens and run on
-one thread, as they do by default. The next row is the time to the first batch at step
-900,000 of the base schedule. The last two are rates and first batches of the same text
-as JSON Lines that is streamed, in 8 shards that are encoded again in every epoch.
+tokens are compared with the collator of transformers, if it is installed, which only
+masks; it gets the same tokens and runs on one thread, as it does by default. The next
+row is the time to the first batch at step 900,000 of the base schedule.
 
 The lower bound for a row of T tokens and P masks: it writes 4 int32 arrays of T and 3
 of P, 2,300 bytes at 128 and 20, which take 0.5 microseconds at 5 GB/s; it hashes each
@@ -19,21 +17,17 @@ hash takes as long again. Time beyond that is spent on row layout and cache traf
 """
 
 import argparse
-import collections
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
-import random
 import re
-import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,9 +36,8 @@ from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large_packed, tiny
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import build, streamed
+from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import host_memory
 
@@ -61,7 +54,6 @@ def main() -> None:
         "--seconds", type=float, default=4.0, help="duration of a repeat"
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--peers", type=int, default=1, help="0 skips the peers")
     args = parser.parse_args()
     host_memory.keep_freed_memory()  # as every command does on a CPU
     with tempfile.TemporaryDirectory() as directory:
@@ -69,7 +61,6 @@ def main() -> None:
         for case, changes in cases().items():
             measure(case, make_config(args, directory, **changes), corpus, args)
         measure_first_batch(args, make_config(args, directory), corpus)
-        measure_streamed(args, directory, corpus)
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -93,52 +84,39 @@ def measure(
     corpus: corpus_lib.Corpus,
     args: argparse.Namespace,
 ) -> None:
-    """Prints the row of a case; for the case "128", prints one for each peer."""
+    """Prints the row of a case; that of the case "128" has a peer."""
     batches = pipeline.batches(
         corpus, config, split="train", seed=0, phase_index=0, first_step=0
     )
     first = next(batches)  # draws the pairs of the first visits to shards
-
-    def ours() -> float:
-        return args.batch * rate(lambda: next(batches), args.seconds)
-
-    peers: dict[str, Callable[[], float]] = {}
-    if args.peers and case == "128":
-        built = plain_python(corpus, config)
-        peers["plain Python pairs and masks"] = lambda: rate(
-            lambda: next(built), args.seconds
-        )
-        collate = hugging_face(corpus, first)
-        if collate:
-            peers["transformers DataCollatorForLanguageModeling"] = lambda: (
-                args.batch * rate(collate, args.seconds)
-            )
+    sides = {"ours": functools.partial(next, batches)}
+    collate = hugging_face(corpus, first) if case == "128" else None
+    if collate:
+        sides["theirs"] = collate
     # The sides alternate, so that noise of the machine affects all equally.
-    found = {name: [] for name in ("ours", *peers)}
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(args.repeats):
-        for name, function in {"ours": ours, **peers}.items():
-            found[name].append(function())
-    for peer in peers or [None]:
-        rows.print_row(
-            "input_pipeline",
-            f"{case}, batch {args.batch}",
-            "rows/s",
-            found["ours"],
-            peer,
-            found[peer] if peer else None,
-            tokens_in_corpus=sum(s.num_tokens for s in corpus.shards["train"]),
-            shards=args.shards,
-            streams=args.streams,
-            text_share=round(float((first["sequence_ids"] > 0).mean()), 4),
-            peak_memory_bytes=peak_memory_bytes(),
-        )
+        for name, function in sides.items():
+            found[name].append(args.batch * rate(function, args.seconds))
+    rows.print_row(
+        "input_pipeline",
+        f"{case}, batch {args.batch}",
+        "rows/s",
+        found["ours"],
+        "transformers DataCollatorForLanguageModeling" if collate else None,
+        found.get("theirs"),
+        tokens_in_corpus=sum(s.num_tokens for s in corpus.shards["train"]),
+        shards=args.shards,
+        streams=args.streams,
+        text_share=round(float((first["sequence_ids"] > 0).mean()), 4),
+        peak_memory_bytes=peak_memory_bytes(),
+    )
 
 
 def measure_first_batch(
     args: argparse.Namespace,
     config: config_lib.ExperimentConfig,
     corpus: corpus_lib.Corpus,
-    case: str = "",
 ) -> None:
     """Prints the seconds until the batch of the last step of base's first phase."""
     phase = base.get_config().phases[0]
@@ -158,76 +136,21 @@ def measure_first_batch(
         seconds.append(time.perf_counter() - start)
     rows.print_row(
         "input_pipeline",
-        f"first batch at step {phase.num_steps:,}{case},"
-        f" {config.data.num_shards} shards",
+        f"first batch at step {phase.num_steps:,}, {config.data.num_shards} shards",
         "s",
         seconds,
         streams=args.streams,
     )
 
 
-def measure_streamed(
-    args: argparse.Namespace, directory: str, corpus: corpus_lib.Corpus
-) -> None:
-    """Prints the rate of batches from streamed text, with that of the corpus."""
-    path, counts = f"{directory}/text.jsonl", collections.Counter()
-    plain = make_config(args, directory)
-    with open(path, "w") as file:
-        for document in sources.documents("embedded:", plain.data, counts):
-            file.write(json.dumps({"text": "\n".join(document.lines)}) + "\n")
-    data = dataclasses.replace(
-        plain.data,
-        sources=(f"jsonl:{path}#text",),
-        corpus_dir=f"{directory}/index",
-        stream=True,
-        num_shards=2 * args.streams,
-    )
-    tokenizer = dataclasses.replace(
-        plain.tokenizer,
-        vocab_file=os.path.join(corpus.directory, tokenizers.WordPiece.FILE),
-    )
-    config = dataclasses.replace(plain, data=data, tokenizer=tokenizer)
-    streamed.KEPT_BYTES = 0  # as if the text were large
-    with contextlib.redirect_stdout(sys.stderr):
-        index = build.prepare(config)
-    assert index.stream is not None
-    options = {"split": "train", "seed": 0, "phase_index": 0, "first_step": 0}
-    sides = {
-        "streamed": pipeline.batches(index, config, **options),
-        "prepared corpus": pipeline.batches(corpus, plain, **options),
-    }
-    found = {name: [] for name in sides}
-    for _ in range(args.repeats):
-        for name, batches in sides.items():
-            each = rate(functools.partial(next, batches), args.seconds)
-            found[name].append(args.batch * each)
-    rows.print_row(
-        "input_pipeline",
-        f"128 streamed, batch {args.batch}",
-        "rows/s",
-        found["streamed"],
-        "prepared corpus",
-        found["prepared corpus"],
-        tokens_in_corpus=sum(s.num_tokens for s in index.shards["train"]),
-        shards=data.num_shards,
-        streams=args.streams,
-        processes=index.stream.num_workers,
-    )
-    measure_first_batch(args, config, index, " streamed")
-
-
 def peak_memory_bytes() -> int:
     """Returns the peak resident memory of this process.
 
-    Reads /proc if it exists, because rusage includes the memory of the process that
-    this one was forked from.
+    The one of rusage includes the memory of the process that this one was forked from.
     """
-    status = pathlib.Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return 1024 * int(found.group(1))
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    status = pathlib.Path("/proc/self/status").read_text()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return 1024 * int(peak)
 
 
 def rate(function: Callable[[], Any], seconds: float) -> float:
@@ -264,12 +187,9 @@ def make_config(
 
 def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
     """Builds a corpus with the requested number of shards and bytes."""
-    one = dataclasses.replace(
-        make_config(args, directory),
-        data=dataclasses.replace(
-            make_config(args, directory).data, num_shards=1, num_streams=1
-        ),
-    )
+    config = make_config(args, directory)
+    data = dataclasses.replace(config.data, num_shards=1, num_streams=1)
+    one = dataclasses.replace(config, data=data)
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for rows only
         found = build.prepare(one)
     (shard,) = found.shards["train"]
@@ -296,79 +216,6 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
         shards={"train": tuple(shards), "validation": ()},
         rows={"train": np.repeat(times * found.rows["train"], args.shards, axis=-1)},
     )
-
-
-# ------------------------------------------------------------------------------ peers
-
-
-def plain_python(
-    corpus: corpus_lib.Corpus, config: config_lib.ExperimentConfig
-) -> Iterator[tuple[list[int], list[int], list[int]]]:
-    """Yields (ids, masked positions, labels) as lists, one pair at a time, forever."""
-    shard = corpus.shards["train"][0]
-    tokens, offsets = corpus.load(shard)
-    starts, firsts = offsets.token_offsets.tolist(), offsets.sentence_offsets.tolist()
-    sentences = [tokens[a:b].tolist() for a, b in zip(starts, starts[1:], strict=False)]
-    documents = [sentences[a:b] for a, b in zip(firsts, firsts[1:], strict=False)]
-    cls, sep, mask = map(
-        corpus.tokenizer.id, (tokenizers.CLS, tokenizers.SEP, tokenizers.MASK)
-    )
-    phase, vocab_size = config.phases[0], len(corpus.tokenizer.vocab)
-    rng, longest = random.Random(0), phase.sequence_length - 3
-    while True:
-        for index, document in enumerate(documents):
-            for a, b in _plain_pairs(documents, index, document, longest, rng):
-                row = [cls, *a, sep, *b, sep]
-                positions = [i for i, t in enumerate(row) if t != cls and t != sep]
-                rng.shuffle(positions)
-                count = min(phase.max_predictions, max(1, round(0.15 * len(row))))
-                chosen = sorted(positions[:count])
-                labels = [row[i] for i in chosen]
-                for i in chosen:
-                    if rng.random() < 0.8:
-                        row[i] = mask
-                    elif rng.random() < 0.5:
-                        row[i] = rng.randrange(vocab_size)
-                yield row, chosen, labels
-
-
-def _plain_pairs(
-    documents: list[list[list[int]]],
-    index: int,
-    document: list[list[int]],
-    longest: int,
-    rng: random.Random,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the pairs of one document, sentence by sentence."""
-    target = longest if rng.random() >= 0.1 else rng.randint(2, longest)
-    chunk, length, i = [], 0, 0
-    while i < len(document):
-        chunk.append(document[i])
-        length += len(document[i])
-        i += 1
-        if i < len(document) and length < target:
-            continue
-        split = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-        a = [token for sentence in chunk[:split] for token in sentence]
-        if len(chunk) == 1 or rng.random() < 0.5:
-            other = index
-            for _ in range(10):
-                if other != index:
-                    break
-                other = rng.randrange(len(documents))
-            b: list[int] = []
-            for sentence in documents[other][rng.randrange(len(documents[other])) :]:
-                b += sentence
-                if len(b) >= target - len(a):
-                    break
-            i -= len(chunk) - split
-        else:
-            b = [token for sentence in chunk[split:] for token in sentence]
-        while len(a) + len(b) > longest:
-            longer = a if len(a) > len(b) else b
-            longer.pop(0 if rng.random() < 0.5 else -1)
-        yield a, b
-        chunk, length = [], 0
 
 
 def hugging_face(

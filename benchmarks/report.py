@@ -4,11 +4,11 @@ docs/generate.py writes them into the pages.
 """
 
 import inspect
+import io
 import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks import report_rows
 from benchmarks.report_rows import Row
@@ -82,7 +82,7 @@ def _parse(line: str, where: str) -> Row:
         reason = f"not JSON ({error.msg})"
     except KeyError as error:
         reason = f"no key {error}"
-    except (TypeError, ValueError, AttributeError) as error:
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
         reason = str(error)
     else:
         return row
@@ -125,83 +125,39 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-# ---- Charts, imported late: matplotlib takes a second, and tables do not need it.
-
-
-def peers(name: str, *benchmarks: str) -> str:
-    """Returns a chart of the rates of a file's rows relative to their peers' rates.
-
-    Rows without a ratio, and those whose unit is not a rate, are left out.
-    """
-    from benchmarks import charts
-
-    rows = [
-        row
-        for row in read(name, benchmarks)
-        if row.get("ratio") and "/s" in str(row.get("unit"))
-    ]
-    cases = [(row["case"], row["peer"]) for row in rows]
-    for row in rows:
-        if cases.count((row["case"], row["peer"])) > 1:
-            row["case"] += f", {report_rows.versions(row)}"
-    return _chart(charts.peers, rows, "Rates relative to peers", name)
-
-
-def share_of_peak(name: str) -> str:
-    """Returns a chart of the MFU of train_step rows by batch size."""
-    from benchmarks import charts
-
-    rows = [r for r in read(name, ["train_step"]) if r.get("mfu") is not None]
-    return _chart(charts.share_of_peak, rows, "Share of peak", name)
-
-
-def step_classes(name: str) -> str:
-    """Returns a chart of the classes of the steps of tpu_schedule or gpu_profile.
-
-    Those of tpu_schedule are by the larger of bundles and bytes.
-    """
-    from benchmarks import charts
-
-    cases = {}
-    for row in read(name, ["tpu_schedule", "gpu_profile"]):
-        if row["benchmark"] == "gpu_profile":
-            cases[f"{row['device']}, {row['case']}"] = row["classes"]
-        else:
-            classes = {kind: x["larger_of"] for kind, x in row["classes"].items()}
-            cases[f"{row['topology'].partition(':')[0]}, {row['case']}"] = classes
-    return _chart(charts.step_classes, cases, "Parts of a step", name)
+# ---- Charts
 
 
 def loss_curves(name: str) -> str:
-    """Returns a chart of the held-out loss over time of the loss_curve rows."""
-    from benchmarks import charts
+    """Returns a chart of the loss_curve rows as SVG; equal rows give equal text.
 
-    rows = read(name, ["loss_curve"])
-    return _chart(charts.loss_curves, rows, "Held-out loss over time", name)
-
-
-def _chart(draw: Callable[[Any], Any], data: Any, title: str, name: str) -> str:
-    """Returns a chart of rows of a file as SVG.
-
-    Raises:
-      ConfigError: if there are no rows for it, or one cannot be drawn.
+    The held-out loss over the seconds of training is a line for each seed.
     """
-    from benchmarks import charts
+    import matplotlib  # takes a second, and tables do not need it
+    from matplotlib.figure import Figure
 
-    where = f"{RESULTS / name}.jsonl: the chart {title!r}"
-    if not data:
-        raise ConfigError(f"{where} has no rows; remove its marker")
-    try:
-        return charts.svg(draw(data), f"{title}, {name}")
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: {error}; correct the row, or change the marker"
-        ) from None
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for i, row in enumerate(read(name, ["loss_curve"])):
+        for seed, curve in enumerate(row["curves"]):
+            seconds = [steps * row["step_seconds"] for steps in curve["steps"]]
+            label = None if seed else row["case"]  # one for all seeds
+            losses = curve["masked_lm_loss"]
+            axes.plot(seconds, losses, ".-", color=f"C{i}", label=label, linewidth=1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds of training steps")
+    axes.set_ylabel("held-out masked-LM loss, nats")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    text = io.StringIO()
+    # Text stays text: it can be selected and found, and the file is small.
+    style = {"svg.hashsalt": "bert_jax", "svg.fonttype": "none"}
+    with matplotlib.rc_context(style):
+        figure.savefig(text, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    label = f"Held-out loss over time, {name}"
+    image = text.getvalue().replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    # Trailing spaces would differ from what an editor saves.
+    return re.sub(r"[ \t]+$", "", image, flags=re.M)
 
 
-CHARTS: dict[str, Callable[..., str]] = {
-    "peers": peers,
-    "share_of_peak": share_of_peak,
-    "step_classes": step_classes,
-    "loss_curves": loss_curves,
-}
+CHARTS: dict[str, Callable[..., str]] = {"loss_curves": loss_curves}

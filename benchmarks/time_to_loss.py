@@ -1,28 +1,26 @@
 """Measures the time in which variants of a recipe reach a held-out loss.
 
-    python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR [--start=DIR]
-        [--variants=faithful,packed] [--seeds=0,1] [--losses=5.5,5.3] [--every=100]
-        [--repeats=15] [--config.KEY=VALUE ...]
+    python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR
+        [--variants=faithful,packed] [--seeds=0,1] [--every=100] [--repeats=15]
+        [--config.KEY=VALUE ...]
 
 SOURCE is one of config.data.sources, for example text:books/*.txt. The variants are
 those of benchmarks/variants.py, trained by bert_jax.train, and two peers that read the
 batches of "faithful": "torch", a PyTorch loop, and "keras", which needs keras-hub; see
 time_to_loss_torch.py and time_to_loss_keras.py. The rows compare the first variant with
-the others. All start from the same weights, and every checkpoint is evaluated on the
-same held-out rows of one pair, masked at 15%. The weights are those of the variant
-"start", or of a run of bert_jax.train in --start, whose corpus is then read too. The
-same command resumes an interrupted benchmark, and variants with other names or seeds
-share the workdir. --config.KEY=VALUE changes all runs; with --config.eval.probes, the
-probes score the last checkpoint of each.
+the others. All start from the weights of the variant "start", and every checkpoint is
+evaluated on the same held-out rows of one pair, masked at 15%. The same command resumes
+an interrupted benchmark, and variants with other names or seeds share the workdir.
+--config.KEY=VALUE changes all runs.
 
 The seconds of a step are the median of repeats in alternation with the other variants,
-on one batch, without the input pipeline. A time to a loss is the number of steps to it,
-interpolated between checkpoints, times these seconds. Losses by step do not depend on
-the load of the machine: --repeats=0 trains only. Without --losses, the loss is the
-lowest that all runs reach.
+on one batch, without the input pipeline. The loss is the lowest that all runs reach,
+and the time to it is the number of steps, interpolated between checkpoints, times these
+seconds. Losses by step do not depend on the load of the machine: --repeats=0 trains
+only.
 
 Prints a row "loss_curve" for each variant, with the losses by step, and a row
-"time_to_loss" for each variant and loss. Values are medians over the seeds.
+"time_to_loss" for each other variant. Values are medians over the seeds.
 """
 
 import argparse
@@ -49,7 +47,6 @@ from benchmarks import (
     train_step,
     variants,
 )
-from bert_jax import probes
 from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -60,10 +57,8 @@ from bert_jax.training import evaluation
 PEERS = {"torch": time_to_loss_torch, "keras": time_to_loss_keras}
 START = "start"
 HELD_OUT_ROWS = 32
-EVERY = ("every_steps", "keep_every_steps")
 NAMES = ("masked_lm_loss", "next_sentence_loss", "next_sentence_accuracy")
 # Held-out metrics by name, and the steps after which they were evaluated as "steps".
-# The result of a probe is a list of one.
 Curve = dict[str, list[float]]
 
 
@@ -82,10 +77,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--sources", required=True, help="separated by commas")
     parser.add_argument("--workdir", type=Path, required=True)
-    parser.add_argument("--start", type=Path, help="run whose weights to start from")
     parser.add_argument("--variants", default="faithful,packed")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--losses", default="", help="targets, separated by commas")
     parser.add_argument("--every", type=int, default=100, help="steps of a checkpoint")
     parser.add_argument("--repeats", type=int, default=15)
     args, args.overrides = parser.parse_known_args(arguments)
@@ -124,24 +117,10 @@ def train_start(args: argparse.Namespace) -> None:
     """Exports the weights from which all variants continue, after training them."""
     if (args.workdir / "exported" / "config.json").exists():
         return
-    if args.start is None:
-        run_train(start_of(args), START, args, *args.overrides)
-    else:
-        config_of(args.start)  # raises if it is not a run
+    run_train(args.workdir / START, START, args, *args.overrides)
     command = [sys.executable, "-m", "bert_jax.export"]
-    flags = [f"--workdir={start_of(args)}", f"--output={args.workdir}/exported"]
+    flags = [f"--workdir={args.workdir / START}", f"--output={args.workdir}/exported"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
-
-
-def start_of(args: argparse.Namespace) -> Path:
-    return args.start or args.workdir / START
-
-
-def corpus_of(args: argparse.Namespace) -> Path | str:
-    """Returns the directory of the corpus, that of --start for its vocabulary."""
-    if args.start is None:
-        return args.workdir / "corpus"
-    return config_of(args.start).data.corpus_dir
 
 
 def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
@@ -152,16 +131,16 @@ def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
         if variant in PEERS:
             found = train_peer(variant, run, seed, args)
         else:
-            train_variant(run, variant, seed, args)
+            start = f"--config.init_from={args.workdir / START}"
+            flags = [
+                f"--config.checkpoint.{key}={args.every}"
+                for key in ("every_steps", "keep_every_steps")
+            ]
+            flags += [f"--config.seed={seed}", start, *args.overrides]
+            run_train(run, variant, args, *flags)
             found = evaluate_run(run)
         results.write_text(json.dumps(found))
     return json.loads(results.read_text())
-
-
-def train_variant(run: Path, variant: str, seed: int, args: argparse.Namespace) -> None:
-    flags = [f"--config.checkpoint.{key}={args.every}" for key in EVERY]
-    flags += [f"--config.seed={seed}", f"--config.init_from={start_of(args)}"]
-    run_train(run, variant, args, *flags, *args.overrides)
 
 
 def run_train(run: Path, variant: str, args: argparse.Namespace, *flags: str) -> None:
@@ -170,7 +149,7 @@ def run_train(run: Path, variant: str, args: argparse.Namespace, *flags: str) ->
         f"--config={variants.__file__}:{variant}",
         f"--workdir={run}",
         f"--config.data.sources={tuple(args.sources.split(','))}",
-        f"--config.data.corpus_dir={corpus_of(args)}",
+        f"--config.data.corpus_dir={args.workdir / 'corpus'}",
     ]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
 
@@ -215,7 +194,7 @@ def evaluate_run(run: Path) -> Curve:
 def evaluate(
     run: run_lib.OpenedRun, params_by_step: dict[int, Callable[[], Any]]
 ) -> Curve:
-    """Returns the held-out metrics by step, and the results of probes at the last one.
+    """Returns the held-out metrics by step.
 
     Args:
       run: an opened run with the model and the corpus.
@@ -228,10 +207,7 @@ def evaluate(
         found["steps"].append(step)
         for name in NAMES:
             found[name].append(round(metrics[name], 4))
-    target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
-    probe = probes.Probes(probes.read(run.config.eval.probes), target)
-    last = params_by_step[max(params_by_step)]()
-    return found | {name: [round(x, 2)] for name, x in probe(last).items()}
+    return found
 
 
 def held_out_config(config: ExperimentConfig) -> ExperimentConfig:
@@ -262,14 +238,8 @@ def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
 
 
 def config_of(run: Path) -> ExperimentConfig:
-    """Returns the config of a run.
-
-    Raises:
-      ConfigError: if there is no run in this directory.
-    """
     config = read_config(str(run))
-    if config is None:
-        raise ConfigError(f"{run} has no config.json; give the workdir of a run")
+    assert config is not None, f"{run} is a run of this benchmark"
     return config
 
 
@@ -278,17 +248,11 @@ def config_of(run: Path) -> ExperimentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The step of a variant.
+    """The step of a variant."""
 
-    Attributes:
-      seconds: median seconds of a step.
-      pairs: mean number of pairs in a batch.
-      text_share: share of the tokens of a batch that are not padding.
-    """
-
-    seconds: float
-    pairs: float
-    text_share: float
+    seconds: float  # median
+    pairs: float  # mean number of pairs in a batch
+    text_share: float  # of the tokens of a batch
 
 
 def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
@@ -323,22 +287,14 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
 def steps_to(loss: float, found: Curve) -> float:
     """Returns the number of steps to a loss, interpolated between evaluations.
 
-    It is infinite if the loss is not reached, and the first evaluation's if that one
-    is lower already.
+    Those of the first evaluation if its loss is lower already.
     """
     steps, losses = found["steps"], found["masked_lm_loss"]
-    if losses[0] <= loss:
+    i = next(i for i, each in enumerate(losses) if each <= loss)
+    if i == 0:
         return steps[0]
-    for i in range(1, len(steps)):
-        if losses[i] <= loss:
-            share = (losses[i - 1] - loss) / (losses[i - 1] - losses[i])
-            return steps[i - 1] + share * (steps[i] - steps[i - 1])
-    return math.inf
-
-
-def loss_at(step: float, found: Curve) -> float:
-    """Returns the masked-LM loss after a number of steps, interpolated."""
-    return float(np.interp(step, found["steps"], found["masked_lm_loss"]))
+    share = (losses[i - 1] - loss) / (losses[i - 1] - losses[i])
+    return steps[i - 1] + share * (steps[i] - steps[i - 1])
 
 
 # ---- Rows
@@ -347,13 +303,6 @@ def loss_at(step: float, found: Curve) -> float:
 def print_rows(
     curves: dict[str, list[Curve]], timed: dict[str, Timed], args: argparse.Namespace
 ) -> None:
-    reference = args.variants[0]
-    # The time that all variants have trained for.
-    common = min(
-        found["steps"][-1] * timed[name].seconds
-        for name, runs in curves.items()
-        for found in runs
-    )
     majority = next_sentence_majority(args)
     for name, runs in curves.items():
         step = timed[name]
@@ -367,46 +316,21 @@ def print_rows(
             pairs=round(step.pairs, 1),
             text_share=round(step.text_share, 3),
             next_sentence_majority=round(majority, 3),
-            common_seconds=round(common, 1),
-            losses_at_common=[
-                round(loss_at(common / step.seconds, found), 3) for found in runs
-            ],
             curves=runs,
         )
-    for loss in targets(curves, args):
-        seconds = {
-            name: [steps_to(loss, found) * timed[name].seconds for found in runs]
-            for name, runs in curves.items()
-        }
-        for name in args.variants[1:]:
-            rows.print_row(
-                "time_to_loss",
-                f"{name}, to {loss:g} nats",
-                "s",
-                seconds[name],
-                reference,
-                seconds[reference],
-            )
-
-
-def targets(curves: dict[str, list[Curve]], args: argparse.Namespace) -> list[float]:
-    """Returns the losses whose times are compared.
-
-    Raises:
-      ConfigError: if a run does not reach one of --losses.
-    """
     lowest = max(
         min(found["masked_lm_loss"]) for runs in curves.values() for found in runs
     )
-    if not args.losses:
-        return [math.ceil(lowest * 100) / 100]
-    found = [float(loss) for loss in args.losses.split(",")]
-    if min(found) < lowest:
-        raise ConfigError(
-            f"--losses={args.losses}: a run's lowest held-out loss is {lowest:.3f};"
-            " give losses that all runs reach, or train for more steps"
-        )
-    return found
+    loss = math.ceil(lowest * 100) / 100
+    seconds = {
+        name: [steps_to(loss, found) * timed[name].seconds for found in runs]
+        for name, runs in curves.items()
+    }
+    reference = args.variants[0]
+    for name in args.variants[1:]:
+        case = f"{name}, to {loss:g} nats"
+        row = (seconds[name], reference, seconds[reference])
+        rows.print_row("time_to_loss", case, "s", *row)
 
 
 if __name__ == "__main__":

@@ -59,9 +59,6 @@ class Trainer:
     """The model and its optimizer; see time_to_loss_peer.Trainer.
 
     A process can use one backend of Keras only.
-
-    Raises:
-      ConfigError: if the config has two dropout rates.
     """
 
     def __init__(self, config: ExperimentConfig, start: Path, backend: str = "jax"):
@@ -114,38 +111,26 @@ class Trainer:
 
 
 def make_model(config: ExperimentConfig) -> Any:
+    sizes = config.model
+    if sizes.hidden_dropout_prob != sizes.attention_probs_dropout_prob:
+        raise ConfigError(
+            "keras-hub has one dropout rate; give config.model.hidden_dropout_prob and"
+            " config.model.attention_probs_dropout_prob the same value"
+        )
     import keras_hub
 
-    sizes = config.model
     backbone = keras_hub.models.BertBackbone(
         vocabulary_size=config.tokenizer.vocab_size,
         num_layers=sizes.num_hidden_layers,
         num_heads=sizes.num_attention_heads,
         hidden_dim=sizes.hidden_size,
         intermediate_dim=sizes.intermediate_size,
-        dropout=dropout(config),
+        dropout=sizes.hidden_dropout_prob,
         max_sequence_length=sizes.max_position_embeddings,
         num_segments=sizes.type_vocab_size,
     )
     backbone.pooled_dense.trainable = False  # the masked LM does not use it
     return keras_hub.models.BertMaskedLM(backbone)
-
-
-def dropout(config: ExperimentConfig) -> float:
-    """Returns the dropout rate, of which keras-hub has one.
-
-    Raises:
-      ConfigError: if the config has two.
-    """
-    hidden = config.model.hidden_dropout_prob
-    attention = config.model.attention_probs_dropout_prob
-    if hidden != attention:
-        raise ConfigError(
-            f"config.model.hidden_dropout_prob={hidden} and"
-            f" config.model.attention_probs_dropout_prob={attention}: keras-hub has one"
-            " rate; give both the same value"
-        )
-    return hidden
 
 
 def our_name(path: str) -> str:

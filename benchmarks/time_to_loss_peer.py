@@ -4,7 +4,10 @@ A peer is a module with these names:
 
     NAME: its description in a row.
     PACKAGE, INSTALL: the module that it needs, and the command that installs it.
-    Trainer(config, start): a model and its optimizer, see `Trainer`.
+    Trainer(config, start): a model and its optimizer, with the weights of a directory
+        in the format of transformers. train(batch) takes a step, and save(directory)
+        writes the weights into a new directory. It follows the config of a run of
+        bert_jax.train with one pair in a row.
     read(directory, run): returns saved weights as parameters of an opened run.
     builders(config, batch, start): returns builders of steps for `rows.alternate`.
 """
@@ -13,7 +16,7 @@ import concurrent.futures
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,22 +31,6 @@ from bert_jax.loading import initialize
 from bert_jax.training import optimizer
 
 
-class Trainer(Protocol):
-    """A model and its optimizer.
-
-    It begins with the weights of a directory in the format of transformers, and follows
-    the config of a run of bert_jax.train with one pair in a row.
-    """
-
-    def train(self, batch: pipeline.Batch) -> None:
-        """Takes a training step on a batch."""
-        ...
-
-    def save(self, directory: Path) -> None:
-        """Writes the weights into a new directory."""
-        ...
-
-
 def train_apart(*arguments: Any) -> dict[int, Path]:
     """Runs `train` in a process of its own.
 
@@ -55,7 +42,7 @@ def train_apart(*arguments: Any) -> dict[int, Path]:
 
 
 def train(
-    make: Callable[[ExperimentConfig, Path], Trainer],
+    make: Callable[[ExperimentConfig, Path], Any],
     config: ExperimentConfig,
     start: Path,
     directory: Path,

@@ -1,24 +1,23 @@
 """Measures WordPiece tokenization in MB/s on one core, compared with `tokenizers`.
 
-    python -m benchmarks.tokenize [--source=text:GLOB] [--vocab_file=vocab.txt]
-        [--lowercase=1] [--megabytes=10] [--repeats=5]
+    python -m benchmarks.tokenize [--megabytes=10] [--repeats=5]
 
-Prints two rows, for English from the embedded sources and for synthetic Chinese; or one
-row for --source (as in config.data.sources), with --vocab_file or a vocabulary trained
-on the source. Both sides encode the same sentences; that their ids are equal is checked
-first. Our encoder is created anew for every call, so its cache is empty, and a smaller
-text has a larger share of strings that are not in the cache. The lower bound of the
-work is to read the text and write the ids once.
+Prints two rows, for English from the embedded sources and for synthetic Chinese, with a
+vocabulary trained on each. Both sides encode the same sentences; that their ids are
+equal is checked first. Our encoder is created anew for every call, so its cache is
+empty, and a smaller text has a larger share of strings that are not in the cache. The
+lower bound of the work is to read the text and write the ids once.
 """
 
 import argparse
 import collections
+import dataclasses
+import itertools
 import os
 import random
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import tokenizers
 
@@ -35,38 +34,28 @@ KEPT_BY_ONE_SIDE = ("Co", "Cn")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--source", help="text:GLOB or wikiextractor:GLOB; default: two built-in texts"
-    )
-    parser.add_argument(
-        "--vocab_file", help="a released vocab.txt; default: train a vocabulary"
-    )
-    parser.add_argument("--lowercase", type=int, choices=(0, 1), default=1)
     parser.add_argument("--megabytes", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # inherited by the timed processes
-    texts = (
-        {args.source: documents(args.source)}
-        if args.source
-        else {
-            "embedded English": documents("embedded:"),
-            "made-up Chinese": made_up_chinese(),
-        }
-    )
+    texts = {
+        "embedded English": embedded_english(),
+        "made-up Chinese": made_up_chinese(),
+    }
     for name, text in texts.items():
-        measure(name, first_sentences(text, int(args.megabytes * 1e6)), args)
+        sentences = first_sentences(text, int(args.megabytes * 1e6))
+        measure(name, sentences, args.repeats)
 
 
-def measure(name: str, sentences: list[str], args: argparse.Namespace) -> None:
-    tokenizer = make_tokenizer(sentences, args)
+def measure(name: str, sentences: list[str], repeats: int) -> None:
+    config = config_lib.from_config_dict(tiny.get_config()).tokenizer
+    # The size of the released uncased vocabulary.
+    config = dataclasses.replace(config, vocab_size=30522)
+    tokenizer = wordpiece_training.train([sentences], config)
     check_same_ids(tokenizer, sentences)
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
-    if not megabytes:
-        sys.exit(f"--source={name} has no text")
-    seconds = rows.alternate(
-        {"ours": our_call, "theirs": their_call}, (tokenizer, sentences), args.repeats
-    )
+    sides = {"ours": our_call, "theirs": their_call}
+    seconds = rows.alternate(sides, (tokenizer, sentences), repeats)
     rates = {side: [megabytes / s for s in each] for side, each in seconds.items()}
     rows.print_row(
         "tokenize",
@@ -108,39 +97,23 @@ def check_same_ids(tokenizer: wordpiece.WordPiece, sentences: list[str]) -> None
             sys.exit(f"different ids of {text!r}: {ids.tolist()} and {other.ids}")
 
 
-def make_tokenizer(
-    sentences: list[str], args: argparse.Namespace
-) -> wordpiece.WordPiece:
-    config = config_lib.TokenizerConfig(
-        kind="wordpiece",
-        vocab_file=args.vocab_file or "",
-        vocab_size=30522,  # the released uncased vocabulary's
-        lowercase=bool(args.lowercase),
-    )
-    if args.vocab_file:
-        content = Path(args.vocab_file).read_bytes()
-        return wordpiece.read(content, config, args.vocab_file)
-    return wordpiece_training.train([sentences], config)
-
-
-def documents(source: str) -> Iterator[list[str]]:
+def embedded_english() -> Iterator[list[str]]:
     """Yields the sentences of each document, cleaned as `prepare` does."""
     data = config_lib.from_config_dict(tiny.get_config()).data
     counts = collections.Counter()
-    for document in sources.documents(source, data, counts):
+    for document in sources.documents("embedded:", data, counts):
         yield encoding.clean_sentences(document, data, counts)
 
 
 def first_sentences(text: Iterable[list[str]], num_bytes: int) -> list[str]:
     sentences = []
-    for document in text:
-        for sentence in document:
-            if any(unicodedata.category(c) in KEPT_BY_ONE_SIDE for c in sentence):
-                continue
-            sentences.append(sentence)
-            num_bytes -= len(sentence.encode())
-            if num_bytes <= 0:
-                return sentences
+    for sentence in itertools.chain.from_iterable(text):
+        if any(unicodedata.category(c) in KEPT_BY_ONE_SIDE for c in sentence):
+            continue
+        sentences.append(sentence)
+        num_bytes -= len(sentence.encode())
+        if num_bytes <= 0:
+            break
     return sentences
 
 

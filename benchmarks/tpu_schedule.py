@@ -1,16 +1,14 @@
 """Measures the step of one TPU chip by the compiler's final schedule, without a TPU.
 
     python -m benchmarks.tpu_schedule [--size=base|large] [--topology=v5e:2x2]
-        [--batch=64] [--length=128] [--packed] [--dropout=0.1] [--layers=N] [--list=20]
+        [--batch=64] [--length=128] [--packed] [--dropout=0.1] [--layers=N]
 
 Compiles the train step and adds up its operations by class, on three scales: libtpu's
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
 tpu_bundles.py describes what they omit. In the row, `value` is on the
 estimated scale, with operations that have no estimate (Pallas kernels) by their
-bundles, `larger_of` on the last one, `hbm` the cycles of its bytes alone, and
-`prefetched` those of the bytes that are copied to and from the core's memory beside the
-operations.
+bundles, and `larger_of` and `classes` on the last one.
 
 The compiler's own flags are read from the environment, and are part of the case:
 
@@ -19,16 +17,13 @@ The compiler's own flags are read from the environment, and are part of the case
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import rows, tpu_bundles
-from benchmarks.tpu_bundles import Operation
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large
 from bert_jax.distributed import chips
@@ -47,16 +42,8 @@ def main() -> None:
     parser.add_argument("--packed", action="store_true", help="several pairs in a row")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--layers", type=int, help="fewer layers compile faster")
-    parser.add_argument("--list", type=int, default=0, help="print N operations too")
-    print_row(measure, parser.parse_args())
-
-
-def print_row(
-    measure: Callable[[argparse.Namespace], dict[str, Any]], args: argparse.Namespace
-) -> None:
-    """Prints the row of a benchmark, or one line for an error in its arguments."""
     try:
-        print(json.dumps(measure(args)), flush=True)
+        print(json.dumps(measure(parser.parse_args())), flush=True)
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
@@ -75,8 +62,9 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
                 f"--batch={args.batch} does not fit; give a smaller batch"
             )
         found = tpu_bundles.operations(trial.program, directory, chip)
-    for each in sorted(found, key=lambda each: -each.cycles * each.times)[: args.list]:
-        print(dataclasses.asdict(each), file=sys.stderr)
+    classes: Counter[str] = Counter()
+    for each in found:
+        classes[each.kind] += each.times * each.cycles
     flops = args.batch * throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, config.phases[0]
     )
@@ -95,12 +83,8 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "unit": "cycles",
         "ideal": round(ideal),
         "share_of_peak": round(ideal / step, 3),
-        "larger_of": round(sum(each.times * each.cycles for each in found)),
-        "hbm": round(sum(each.times * each.hbm_cycles for each in found)),
-        "prefetched": round(
-            trial.program.prefetched_bytes / chip.hbm_bytes_per_s * chip.clock_hz
-        ),
-        "classes": by_class(found),
+        "larger_of": round(classes.total()),
+        "classes": {name: round(cycles) for name, cycles in classes.most_common()},
         "memory_bytes": trial.total_bytes,
         "versions": rows.versions(),
     }
@@ -130,23 +114,6 @@ def tpu(topology: str) -> tuple[list[Any], chips.Chip]:
     chip = chips.chip_of(devices[0].device_kind)
     assert chip is not None, "CHIPS has all TPUs"
     return devices, chip
-
-
-def by_class(found: Iterable[Operation]) -> dict[str, dict[str, int]]:
-    """Returns the cycles of a step by class, on each scale."""
-    estimated, bundles, larger = Counter(), Counter(), Counter()
-    for each in found:
-        estimated[each.kind] += each.times * (each.estimated_cycles or 0)
-        bundles[each.kind] += each.times * (each.bundle_cycles or 0)
-        larger[each.kind] += each.times * each.cycles
-    return {
-        kind: {
-            "estimated": estimated[kind],
-            "bundles": bundles[kind],
-            "larger_of": round(larger[kind]),
-        }
-        for kind, _ in larger.most_common()
-    }
 
 
 def make_config(

@@ -2,14 +2,13 @@
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
         [--packed] [--layers=N] [--dropout=0.1] [--dtype=auto|float32|bfloat16]
-        [--repeats=7] [--steps=1] [--peer=eager|compiled|none] [--peer_alone]
+        [--repeats=7] [--steps=1] [--peer=compiled|none] [--peer_alone]
 
 Both sides take a whole step on the same batch: forward, backward, clipping by global
 norm and AdamW, with dropout and the masked-LM and next-sentence losses. The lower bound
 of the work is the FLOPs in the row over the machine's matrix rate. A repeat is --steps
-steps: a GPU computes one while the next one is dispatched, as in a run. The `eager`
-peer follows the documentation of transformers; the `compiled` peer uses `torch.compile`
-and torch's fused AdamW; both use torch's scaled dot product attention.
+steps: a GPU computes one while the next one is dispatched, as in a run. The peer uses
+`torch.compile`, torch's fused AdamW and its scaled dot product attention.
 
 With --packed, a row holds two pairs of half its length: the pairs of Wikipedia of at
 most 512 tokens have a mean length of 256. The peer pads each pair to a row of its own,
@@ -34,23 +33,20 @@ from bert_jax.monitoring import throughput
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
-PEERS = {
-    "none": None,
-    "eager": "transformers BertForPreTraining + torch.optim.AdamW",
-    "compiled": "transformers BertForPreTraining, torch.compile, fused torch AdamW",
-}
+PEER = "transformers BertForPreTraining, torch.compile, fused torch AdamW"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_case_arguments(parser, batch=8)
+    add_case_arguments(parser)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--peer", choices=tuple(PEERS), default="eager")
+    parser.add_argument("--peer", choices=("compiled", "none"), default="compiled")
     parser.add_argument("--peer_alone", action="store_true")
     args = parser.parse_args()
     if args.peer_alone and args.peer == "none":
-        parser.error("--peer_alone needs --peer=eager or --peer=compiled")
+        parser.error("--peer_alone needs --peer=compiled")
     if args.packed and args.length % 2:
         parser.error(f"--packed needs an even --length, not {args.length}")
     config = make_config(args)
@@ -60,13 +56,10 @@ def main() -> None:
     if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
-                f"--peer={args.peer} needs torch: pip install -r"
+                "--peer=compiled needs torch: pip install -r"
                 " requirements-parity.txt, or give --peer=none"
             )
-        is_compiled = args.peer == "compiled"
-        builders["theirs"] = functools.partial(
-            torch_step, num_steps=args.steps, is_compiled=is_compiled
-        )
+        builders["theirs"] = functools.partial(torch_step, num_steps=args.steps)
     seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
     phase = config.phases[0]
     pairs = phase.max_sequences_per_row
@@ -81,7 +74,7 @@ def main() -> None:
     case = case_of(args, config)
     more = {"device": device.device_kind}
     if args.peer_alone:
-        name = f"{case}, {PEERS[args.peer]}"
+        name = f"{case}, {PEER}"
         rows.print_row("train_step", name, "sequences/s", rates["theirs"], **more)
         return
     # A CPU has no data sheet, and a rate measured on a shared machine means little.
@@ -92,7 +85,7 @@ def main() -> None:
         case,
         "sequences/s",
         rates["ours"],
-        PEERS[args.peer],
+        PEER if "theirs" in rates else None,
         rates.get("theirs"),
         **more,
         gflops_per_sequence=round(flops / pairs / 1e9, 2),
@@ -100,10 +93,9 @@ def main() -> None:
     )
 
 
-def add_case_arguments(parser: argparse.ArgumentParser, batch: int) -> None:
-    """Adds the arguments that `make_config` and `case_of` read."""
+def add_case_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that `make_config` and `case_of` read, except --batch."""
     parser.add_argument("--size", choices=("base", "large"), default="base")
-    parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--packed", action="store_true", help="two pairs in a row")
     parser.add_argument("--layers", type=int, help="fewer layers than the size has")
@@ -200,7 +192,6 @@ def torch_step(
     batch: dict[str, np.ndarray],
     *,
     num_steps: int,
-    is_compiled: bool,
 ):
     import torch
     import transformers
@@ -220,10 +211,9 @@ def torch_step(
     ).to(device)
     model.train()
     adamw = torch.optim.AdamW(
-        model.parameters(), lr=1e-4, weight_decay=0.01, fused=is_compiled
+        model.parameters(), lr=1e-4, weight_decay=0.01, fused=True
     )
-    if is_compiled:
-        model = torch.compile(model)
+    model = torch.compile(model)
     labels = np.full_like(batch["input_ids"], -100)
     np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
     num_pairs, length = batch["next_sentence_labels"].size, labels.shape[1]

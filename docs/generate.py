@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
-from benchmarks import budgets, report  # noqa: E402
+from benchmarks import report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from bert_jax.__main__ import COMMANDS  # noqa: E402
 from bert_jax.config.validation import Mark  # noqa: E402
@@ -45,6 +45,10 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+# The README has addresses instead of relative links, because PyPI shows it too.
+REPOSITORY = re.compile(
+    r"\]\(https://(github|raw\.githubusercontent)\.com/bert-jax/bert_jax/(blob/)?main/"
+)
 # Pages of the site without a table of contents beside them.
 WIDE = ("performance.md", "evidence.md", "faithfulness.md")
 
@@ -54,7 +58,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for uri, path in PAGES.items():
-        text = re.sub(r"\]\((\.\./)+", "](", (ROOT / path).read_text())
+        text = REPOSITORY.sub("](", (ROOT / path).read_text())
+        text = re.sub(r"\]\((\.\./)+", "](", text)
         for page, file in PAGES.items():
             text = text.replace(f"]({file}", f"]({page}")
         # Links to files that are no pages become file names.
@@ -345,7 +350,6 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "finetuning_keys": finetuning_keys,
     "config_differences": config_differences,
     "layers": layers,
-    "budgets": budgets.budgets,
     "results": report.results,
 }
 

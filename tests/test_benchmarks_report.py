@@ -1,11 +1,11 @@
-"""Tests of benchmarks.report and benchmarks.charts."""
+"""Tests of benchmarks.report."""
 
 import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks import charts, report
+from benchmarks import report
 from bert_jax.errors import ConfigError
 
 ROW = {
@@ -56,10 +56,8 @@ def test_a_filled_page_is_filled_to_the_same_text(results):
         ("{", "not JSON"),
         ("[1]", "not a JSON object"),
         ({**ROW, "value": "3"}, "value='3' is not a number"),
-        ({**ROW, "ratio": "2"}, "str"),
         ({k: v for k, v in ROW.items() if k != "unit"}, "no key 'unit'"),
         ({**ROW, "versions": None}, "NoneType"),
-        ({**ROW, "case": 8}, "case=8 is not text"),
         ({**ROW, "benchmark": "tuning"}, "no key 'floor_of'"),
         ({"topology": "v5e:2x2", "devices": 4}, "no key 'phases'"),
     ],
@@ -74,33 +72,18 @@ def test_a_malformed_row_is_an_error_with_its_file_and_number(results, row, reas
 @pytest.mark.parametrize(
     "marker, reason",
     [
-        ("pears a", "'pears' is not one of "),
-        ("peers", "missing a required argument: 'name'"),
-        ("share_of_peak a b", "too many positional arguments"),
+        ("resulte a", "'resulte' is not one of "),
+        ("results", "missing a required argument: 'name'"),
+        ("loss_curves a b", "too many positional arguments"),
         ("results a other", "no row for 'a other'"),
-        ("share_of_peak a", "a.jsonl: the chart 'Share of peak': 'case 1' is not SIZE"),
-        ("peers a new", "a.jsonl: the chart 'Rates relative to peers' has no rows"),
-        ("step_classes a", "has no row for 'a tpu_schedule gpu_profile'"),
+        ("loss_curves a", "has no row for 'a loss_curve'"),
     ],
 )
 def test_a_marker_that_cannot_be_replaced_is_an_error(results, marker, reason):
-    without_peer = {"peer": None, "peer_value": None, "ratio": None}
-    new = {**ROW, **without_peer, "benchmark": "new"}
-    results("a", {**ROW, "case": "case 1", "mfu": 0.3}, new)
+    results("a", ROW)
     with pytest.raises(ConfigError) as error:
         fill(marker)
     assert reason in str(error.value)
-
-
-def test_rows_of_other_kinds_are_in_the_table_but_not_in_the_chart_of_peers(results):
-    tuning = {**ROW, "benchmark": "tuning", "floor": 0.5, "floor_of": "", "rate": 1e-3}
-    tuning |= {"peer_rate": 3e-3, "case": "a task"}
-    del tuning["ratio"]
-    results("a", ROW, tuning)
-    table = report.results("a")
-    assert "| base 8x128 float32 |" in table and "| a task |" in table
-    chart = report.peers("a")
-    assert "against a peer" in chart and "a task" not in chart
 
 
 def test_a_device_and_versions_are_columns_if_they_differ(results):
@@ -113,38 +96,11 @@ def test_a_device_and_versions_are_columns_if_they_differ(results):
     assert "| device |" in both and "| H200 |" in both and "| 30.5% |" in both
 
 
-def test_bars_have_the_lengths_of_the_ratios():
-    slow = ROW | {"benchmark": "new", "ratio": 0.5}
-    (axes,) = charts.peers([ROW, slow]).axes
-    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-    assert ends == [(1, 2.0), (1, 0.5)]
-    labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert labels[0] == "base 8x128 float32\nagainst a peer"
-
-
-def test_shares_of_peak_are_lines_over_the_batch_size():
-    rows = [
-        {"case": f"{size} {batch}x128 bfloat16", "mfu": mfu}
-        for size, batch, mfu in [
-            ("base", 512, 0.3),
-            ("base", 256, 0.2),
-            ("base", 512, 0.29),  # the better of two rows of a batch size is shown
-            ("large", 64, 0.4),
-        ]
-    ]
-    (axes,) = charts.share_of_peak(rows).axes
-    base, large = axes.lines
-    assert base.get_label() == "base, 128 tokens, bfloat16"
-    assert base.get_xydata().tolist() == [[256, 20], [512, 30]]
-    assert large.get_xydata().tolist() == [[64, 40]]
-
-
-def test_loss_curves_are_lines_over_seconds(results):
+def test_a_chart_of_losses_is_well_formed_and_the_same_each_time(results):
     curve = {
         "steps": [10, 20],
         "masked_lm_loss": [6.0, 5.5],
         "next_sentence_accuracy": [0.5, 0.6],
-        "probe/blimp": [52.5],
     }
     row = {
         **ROW,
@@ -154,53 +110,18 @@ def test_loss_curves_are_lines_over_seconds(results):
         "pairs": 14.0,
         "text_share": 0.96,
         "next_sentence_majority": 0.55,
-        "common_seconds": 8.0,
-        "losses_at_common": [5.7, 5.6],
         "curves": [curve, {**curve, "masked_lm_loss": [6.0, 5.4]}],
     }
-    (axes,) = charts.loss_curves([row]).axes
-    first, second = axes.lines
-    assert first.get_label() == "packed" and second.get_label().startswith("_")
-    assert first.get_xydata().tolist() == [[5, 6], [10, 5.5]]
-    assert second.get_xydata().tolist() == [[5, 6], [10, 5.4]]
     results("a", row)
-    assert "held-out masked-LM loss, nats" in report.loss_curves("a")
-    table = report.results("a")
-    assert "5.500, 5.400" in table and "5.700, 5.600 after 8 s" in table
-    assert "| BLiMP accuracy |" in table and "| 52.5, 52.5 |" in table
-
-
-def test_classes_of_a_step_add_up():
-    cases = {"a": {"matmul": 1.0, "dropout": 3.0}, "b": {"matmul": 2.0, "new": 2.0}}
-    (axes,) = charts.step_classes(cases).axes
-    ends = {(bar.get_y(), bar.get_x() + bar.get_width()) for bar in axes.patches}
-    a, b = sorted({y for y, _ in ends})
-    assert {(a, 25), (a, 100), (b, 50), (b, 100)} <= ends
-
-
-def test_the_chart_of_a_step_has_the_chip_and_the_classes_of_its_schedule(results):
-    classes = {"matmul": {"larger_of": 3.0}, "dropout": {"larger_of": 1.0}}
-    row = {"benchmark": "tpu_schedule", "case": "base 64x128", "topology": "v5e:2x2"}
-    row |= {"value": 5, "larger_of": 4, "ideal": 2, "share_of_peak": 0.4}
-    results("a", row | {"classes": classes, "memory_bytes": 1, "versions": {}})
-    chart = report.step_classes("a")
-    assert "v5e, base 64x128" in chart and "75%" in chart and "dropout" in chart
-
-
-def test_the_chart_of_a_step_has_the_kernels_of_a_profile(results):
-    row = {"benchmark": "gpu_profile", "case": "base 512x128", "device": "H200"}
-    classes = {"products": 3, "attention": 1}
-    results("a", row | {"value": 4, "unit": "us", "classes": classes, "versions": {}})
-    chart = report.step_classes("a")
-    assert "H200, base 512x128" in chart and "75%" in chart and "attention" in chart
-
-
-def test_charts_are_well_formed_and_the_same_each_time():
-    first, second = (charts.svg(charts.peers([ROW]), 'a "b" & c') for _ in range(2))
-    assert first == second
-    image = ElementTree.fromstring(first)
-    assert image.get("aria-label") == 'a "b" & c'
-    assert "against a peer" in "".join(image.itertext())
+    chart = report.loss_curves("a")
+    assert chart == report.loss_curves("a")
+    image = ElementTree.fromstring(chart)
+    assert image.get("aria-label") == "Held-out loss over time, a"
+    texts = "".join(image.itertext())
+    assert "held-out masked-LM loss, nats" in texts
+    assert texts.count("packed") == 1  # one label for the lines of both seeds
+    assert chart.count("stroke: #1f77b4") >= 2
+    assert "5.500, 5.400" in report.results("a")
 
 
 def test_a_comparison_of_fine_tuning_shows_the_score_of_every_seed(results):
@@ -209,4 +130,11 @@ def test_a_comparison_of_fine_tuning_shows_the_score_of_every_seed(results):
     results("a", row | {"floor": 0.25, "floor_of": "chance"})
     table = report.results("a")
     assert "| 0.650 (0.500, 0.750, 0.700) | 0.700 (0.600, 0.700, 0.800) |" in table
-    assert "| 0.25 (chance) |" in table and "| a peer |" in table
+    assert "| 0.25 (chance) |" in table
+
+
+def test_a_number_has_three_digits_and_all_before_the_point(results):
+    values = {0.12345: "0.123", 99.96: "100", 123.4: "123", 1234.5: "1,234", 7: "7"}
+    for value, text in values.items():
+        results("a", ROW | {"value": value, "peer_value": None, "ratio": None})
+        assert f"| {text} sequences/s | a peer |" in report.results("a")

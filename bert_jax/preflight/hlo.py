@@ -212,16 +212,6 @@ class CompiledProgram:
         read = sum(self._results[name].num_hbm_bytes for name in operands)
         return read + instruction.num_hbm_bytes
 
-    @functools.cached_property
-    def prefetched_bytes(self) -> int:
-        """Bytes per step that are copied between HBM and a core's memory meanwhile."""
-        copies = ("copy-done", "slice-done", "async-done")
-        return sum(
-            times * each.num_bytes
-            for each, times in self.executed()
-            if each.opcode in copies
-        )
-
     def signature(self, instruction: Instruction) -> str:
         """Returns a text that is equal for instructions with the same machine code.
 
