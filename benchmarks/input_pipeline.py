@@ -173,7 +173,7 @@ def measure_streamed(
     path, counts = f"{directory}/text.jsonl", collections.Counter()
     plain = make_config(args, directory)
     with open(path, "w") as file:
-        for document in sources.documents("embedded:", plain.data, counts):
+        for document in sources.read("embedded:", plain.data, counts):
             file.write(json.dumps({"text": "\n".join(document.lines)}) + "\n")
     data = dataclasses.replace(
         plain.data,

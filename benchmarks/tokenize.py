@@ -127,7 +127,7 @@ def documents(source: str) -> Iterator[list[str]]:
     """Yields the sentences of each document, cleaned as `prepare` does."""
     data = config_lib.from_config_dict(tiny.get_config()).data
     counts = collections.Counter()
-    for document in sources.documents(source, data, counts):
+    for document in sources.read(source, data, counts):
         yield encoding.clean_sentences(document, data, counts)
 
 

@@ -98,7 +98,9 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "larger_of": round(sum(each.times * each.cycles for each in found)),
         "hbm": round(sum(each.times * each.hbm_cycles for each in found)),
         "prefetched": round(
-            trial.program.prefetched_bytes / chip.hbm_bytes_per_s * chip.clock_hz
+            tpu_bundles.prefetched_bytes(trial.program)
+            / chip.hbm_bytes_per_s
+            * chip.clock_hz
         ),
         "classes": by_class(found),
         "memory_bytes": trial.total_bytes,

@@ -98,7 +98,7 @@ kind=kOutput, calls=%other, backend_config={"estimated_cycles":"8"}
 
 
 def test_copies_beside_the_operations_are_counted_apart():
-    assert CompiledProgram(HLO).prefetched_bytes == 8 * 128 * 2
+    assert tpu_bundles.prefetched_bytes(CompiledProgram(HLO)) == 8 * 128 * 2
 
 
 def test_missing_schedules_are_an_error(tmp_path):

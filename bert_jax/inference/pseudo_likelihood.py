@@ -142,7 +142,7 @@ def _forward(graphdef: nnx.GraphDef, dtype: jnp.dtype) -> Callable[..., jax.Arra
     @jax.jit
     def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
         model: Any = nnx.merge(graphdef, params)
-        x_B1D = model.bert.encode(
+        *_, x_B1D = model.bert.states(
             batch,
             positions_BQ=batch["masked_lm_positions"],
             dropout_key=None,

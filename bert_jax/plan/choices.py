@@ -32,21 +32,13 @@ Row = tuple[str, str, str]  # name, value and reason of a choice
 
 @dataclasses.dataclass
 class Plan:
-    """Adapts a config to a text and devices, one choice after the other.
+    """Adapts a config to a text and devices, one choice after the other."""
 
-    Attributes:
-      config: the config; choices set its keys.
-      text_bytes, tokens: size of the text.
-      hours: time of the run.
-      kind: the devices, a key of chips.CHIPS.
-      num_devices: number of devices.
-    """
-
-    config: Any  # a ConfigDict, which has the attributes of ExperimentConfig
+    config: Any  # a ConfigDict with the attributes of ExperimentConfig, which are set
     text_bytes: float
     tokens: float
     hours: float
-    kind: str
+    kind: str  # of the devices, a key of chips.CHIPS
     num_devices: int
 
     def __post_init__(self) -> None:

@@ -73,7 +73,8 @@ def test_initial_weights_have_the_distribution_of_the_released_code():
 
 def encode(bert, batch, **kwargs):
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-    return np.asarray(bert.bert.encode(batch, dropout_key=None, dtype=F32, **kwargs))
+    states = bert.bert.states(batch, dropout_key=None, dtype=F32, **kwargs)
+    return np.asarray(states[-1])
 
 
 def test_padding_does_not_change_real_tokens():
@@ -376,7 +377,7 @@ def test_pretraining_heads_have_no_dropout():
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     names = ("masked_lm_positions", "next_sentence_positions")
     key = key_of(3)
-    last_BQD = bert.bert.encode(
+    *_, last_BQD = bert.bert.states(
         batch,
         positions_BQ=jnp.concatenate([batch[name] for name in names], axis=1),
         dropout_key=key,

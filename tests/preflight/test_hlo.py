@@ -312,7 +312,7 @@ def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
     program, _ = tpu_program(**changes)
     precisions = collections.Counter(
         "operand_precision={highest,highest}" in instruction.text
-        for computation in program._computations.values()
+        for computation in program.computations.values()
         for instruction in computation
         if instruction.opcode in ("convolution", "dot")
     )

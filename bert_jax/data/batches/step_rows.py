@@ -128,19 +128,15 @@ class StepRows:
         )
 
     def make(self, first_step: int) -> Batch:
-        """Returns this host's rows of `num_steps` steps, see `pipeline.dataset`.
-
-        Raises:
-          CorruptError: when a shard is missing or corrupt.
-        """
-        made = self._rows(self.parts(first_step, self.num_steps))
+        """Returns this host's rows of `num_steps` steps, see `pipeline.dataset`."""
         own = slice(self._first, self._first + self.size)
-        return {
-            name: x.reshape(self.num_steps, -1, x.shape[-1])[:, own].reshape(
-                -1, x.shape[-1]
-            )
-            for name, x in made.items()
-        }
+
+        def cut(x: np.ndarray) -> np.ndarray:
+            by_step = x.reshape(self.num_steps, -1, x.shape[-1])
+            return by_step[:, own].reshape(-1, x.shape[-1])
+
+        made = self._rows(self.parts(first_step, self.num_steps))
+        return {name: cut(x) for name, x in made.items()}
 
     def _rows(self, parts: list[Part]) -> Batch:
         """Returns the rows of parts of visits as arrays."""

@@ -40,11 +40,7 @@ KINDS: dict[str, type[DatasetSource | FileSource]] = {
 
 
 def parse(spec: str) -> DatasetSource | FileSource:
-    """Returns the source of a spec.
-
-    Raises:
-      ConfigError: when the spec is malformed.
-    """
+    """Returns the source of a spec."""
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
     if kind is None or not colon or not (argument or kind.form == f"{name}:"):

@@ -8,24 +8,24 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import input_files, lines, registry
+from bert_jax.data.sources import lines, registry
 from bert_jax.data.sources.document import Document
-from bert_jax.data.sources.kind import DatasetSource, DivisibleSource
+from bert_jax.data.sources.kind import DatasetSource, FileSource
 
 
 def prepare(specs: Sequence[str]) -> None:
-    """Downloads the datasets among the sources.
-
-    Raises:
-      ConfigError: when a dataset does not exist or cannot be prepared.
-    """
+    """Downloads the datasets among the sources."""
     for kind in map(registry.parse, specs):
         if isinstance(kind, DatasetSource):
             kind.prepare()
 
 
-def documents(
-    source: str, data_config: DataConfig, counts: collections.Counter[str]
+def read(
+    source: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    paths: Sequence[str] | None = None,
+    part: lines.Part = lines.WHOLE,
 ) -> Iterator[Document]:
     """Yields the documents of one source, in a fixed order, empty ones included.
 
@@ -39,37 +39,14 @@ def documents(
       counts: "documents_cut", "documents_not_utf8", "documents_unwrapped",
         "json_lines_too_long", "lines_cut", "lines_repaired" and "files_skipped" are
         incremented.
+      paths: the files of the source to read; None reads all of them.
+      part: the part of each file to read, from `FileSource.parts`.
 
     Raises:
-      ConfigError: when the spec names an unknown kind or a file, field or dataset that
-        does not exist, when a file is not in the format of the spec, or when the
-        source contains no text.
+      ConfigError: when the spec is malformed, when a file, field or dataset does not
+        exist, or when a file is not in the format of the spec.
     """
-    has_text = False
-    for document in read(source, data_config, counts):
-        has_text = has_text or bool(document.lines)
-        yield document
-    if not has_text:
-        raise input_files.no_text(source)
-
-
-def read(
-    source: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    paths: Sequence[str] | None = None,
-    part: lines.Part = lines.WHOLE,
-) -> Iterator[Document]:
-    """Like `documents`, but accepts a source without text.
-
-    Args:
-      source: as for `documents`.
-      data_config: as for `documents`.
-      counts: as for `documents`.
-      paths: the files of the source to read; None reads all of them.
-      part: the part of each file to read, from `DivisibleSource.parts`.
-    """
-    for document in _read(source, data_config, counts, paths, part):
+    for document in _read(registry.parse(source), data_config, counts, paths, part):
         if data_config.invalid_utf8 == "skip":
             if not all(map(lines.is_utf8, document.lines)):
                 counts["documents_not_utf8"] += 1
@@ -78,20 +55,16 @@ def read(
 
 
 def _read(
-    source: str,
+    kind: DatasetSource | FileSource,
     data_config: DataConfig,
     counts: collections.Counter[str],
     paths: Sequence[str] | None,
     part: lines.Part,
 ) -> Iterator[Document]:
-    kind = registry.parse(source)
     if isinstance(kind, DatasetSource):
         yield from kind.read(data_config, counts)
         return
     if paths is None:
         paths = [file.path for file in kind.find(None).files]
     for path in paths:
-        if isinstance(kind, DivisibleSource):
-            yield from kind.read_part(path, part, data_config, counts)
-        else:
-            yield from kind.read(path, data_config, counts)
+        yield from kind.read(path, part, data_config, counts)

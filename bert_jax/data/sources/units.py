@@ -23,28 +23,15 @@ PER_SHARD = 16
 
 
 class Unit(NamedTuple):
-    """A part of a file that is read at once.
+    """A part of a file that is read at once."""
 
-    Attributes:
-      source: index of the source in config.data.sources.
-      path: path of the file.
-      part: row groups or bytes; see `lines.Part`.
-    """
-
-    source: int
+    source: int  # index in config.data.sources
     path: str
-    part: lines.Part
+    part: lines.Part  # row groups or bytes
 
 
 def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
-    """Divides the files of all sources into units, ordered by source and file.
-
-    Args:
-      num_shards: the number of shards to which the units will be assigned.
-
-    Raises:
-      ConfigError: when a Parquet file is corrupt or has no such column.
-    """
+    """Divides the files of all sources into units, ordered by source and file."""
     total = input_files.total_bytes(found) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
     kinds = [source.kind for source in found]

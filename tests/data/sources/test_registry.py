@@ -26,7 +26,7 @@ class Reversed(FileSource):
     name = "reversed"
     form = "reversed:GLOB"
 
-    def read(self, path, data_config, counts):
+    def read(self, path, part, data_config, counts):
         found = list(lines.plain_lines(path, data_config, counts))
         yield from assemble(iter(found[::-1]), path, data_config, counts)
 
@@ -38,7 +38,7 @@ def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
     monkeypatch.setitem(registry.KINDS, "reversed", Reversed)
     (tmp_path / "a.txt").write_text("One.\nTwo.")
     data, counts = make_config().data, collections.Counter()
-    (document,) = sources.documents(spec, data, counts)
+    (document,) = sources.read(spec, data, counts)
     assert document.lines == ("Two.", "One.")
     found = input_files.find((spec,))
     assert input_files.total_bytes(found) == 9 and not found[0].is_remote
