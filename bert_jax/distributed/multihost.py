@@ -80,7 +80,6 @@ def join(config: Any) -> None:
 
 
 def _processes_in_environment() -> dict[str, Any]:
-    """Returns arguments of jax.distributed.initialize from the environment, if set."""
     address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
     if address is None and numbers == [None, None]:
         return {}

@@ -86,7 +86,6 @@ class Embeddings(nnx.Module):
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
     def _of_segments(self, segment_ids_BT: jax.Array) -> jax.Array:
-        """Returns float32[B, T, D], the embedding of each token's segment."""
         segment_2D = _replicated(self.segment[...])
         if sharding.platform() == "gpu":  # where the lookup's gradient is a product
             return embedding_lookup(segment_2D, segment_ids_BT)
@@ -351,14 +350,12 @@ def build(
 
 
 def _replicated(table: jax.Array) -> jax.Array:
-    """Replicates a sharded table on every device."""
     return jax.reshard(table, jax.P(None, None))
 
 
 def _with_remat(
     layer: Callable[..., jax.Array], remat: str
 ) -> Callable[..., jax.Array]:
-    """Wraps a layer in `jax.checkpoint` with the policy named by `remat`."""
     if remat == "none":
         return layer
     return jax.checkpoint(lambda *inputs: layer(*inputs), policy=REMAT_POLICIES[remat])

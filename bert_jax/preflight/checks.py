@@ -54,7 +54,6 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
 
 
 def _notes(config: ExperimentConfig) -> list[str]:
-    """Describes an unusual schedule, and inputs that only `train` checks."""
     notes = list(optimizer.schedule_notes(config))
     for key in ("init_from", "branch_from"):
         if getattr(config, key):

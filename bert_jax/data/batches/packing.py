@@ -53,7 +53,6 @@ def num_rows(
 
 
 def _counts(lengths_N: np.ndarray) -> dict[int, int]:
-    """Returns the number of pairs of each length."""
     counts = np.bincount(lengths_N)
     found = np.flatnonzero(counts)
     return dict(zip(found.tolist(), counts[found].tolist(), strict=True))

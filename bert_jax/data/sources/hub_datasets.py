@@ -262,7 +262,6 @@ def _patterns(files: Any) -> list[tuple[str, Any]]:
 
 
 def _by_layout(dataset: Dataset) -> Splits:
-    """Returns the Parquet files of a config, by their paths."""
     by_config: dict[str, Splits] = {}
     for name in dataset.names:
         if name.endswith(".parquet"):

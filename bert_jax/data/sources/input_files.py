@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.data.sources import registry
+from bert_jax.data.sources import sources
 from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.errors import ConfigError
 
@@ -20,7 +20,7 @@ class Source:
 
     @property
     def kind(self) -> DatasetSource | FileSource:
-        return registry.parse(self.spec)
+        return sources.parse(self.spec)
 
     @property
     def text_bytes(self) -> int | None:
@@ -37,7 +37,7 @@ class Source:
 
 def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
     """Finds the files of each source, see `SourceKind.find`."""
-    return tuple(Source(spec, *registry.parse(spec).find(record)) for spec in specs)
+    return tuple(Source(spec, *sources.parse(spec).find(record)) for spec in specs)
 
 
 def total_bytes(found: tuple[Source, ...]) -> int | None:
@@ -66,5 +66,5 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
 
 def no_text(spec: str) -> ConfigError:
     """Returns the error for a source whose documents contain no text."""
-    description = registry.parse(spec).describe()
+    description = sources.parse(spec).describe()
     return ConfigError(f"config.data.sources: no text in {description}")

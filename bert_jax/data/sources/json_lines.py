@@ -92,25 +92,23 @@ def parse(line: str, where: str) -> dict[str, Any]:
 def text_of(
     found: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
 ) -> str:
-    """Returns the text at a dotted path, or "" after `lines.reject`."""
+    """Returns the text at a dotted path, "" if it is null or after `lines.reject`."""
     value: Any = found
     for name in (field,) if field in found else field.split("."):
         if not isinstance(value, dict) or name not in value:
             names = ", ".join(value) if isinstance(value, dict) else "no fields"
-            problem = (
-                f"{where} has no field {field!r} (instead of {name!r} it has: {names});"
-                " name the field in config.data.sources as #field or #outer.inner"
-            )
-            lines.reject(counts, ConfigError(problem))
-            return ""
+            problem = f"no field {field!r} (instead of {name!r} it has: {names})"
+            break
         value = value[name]
-    if value is None:  # an empty document, as in Parquet
-        return ""
-    if not isinstance(value, str):
-        problem = (
-            f"{where} has {type(value).__name__} in the field {field!r}, not text;"
-            f" name a text field in config.data.sources (fields: {', '.join(found)})"
-        )
-        lines.reject(counts, ConfigError(problem))
-        return ""
-    return lines.whole_characters(value)
+    else:
+        if value is None or isinstance(value, str):
+            return lines.whole_characters(value or "")
+        names = ", ".join(found)
+        kind = type(value).__name__
+        problem = f"{kind} in the field {field!r}, not text (fields: {names})"
+    error = (
+        f"{where} has {problem}; name a field of text in config.data.sources as #field"
+        " or #outer.inner"
+    )
+    lines.reject(counts, ConfigError(error))
+    return ""

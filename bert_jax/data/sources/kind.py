@@ -1,6 +1,6 @@
 """The interface of a kind of source: finding files, reading them, dividing them.
 
-A new kind is a class in a module of its own, and an entry of `registry.KINDS`.
+A new kind is a class in a module of its own, and an entry of `sources.KINDS`.
 """
 
 import abc

@@ -260,10 +260,7 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
             yield from _lines_starting_in(part, file)
     except OSError as error:
         if error.strerror:
-            raise ConfigError(
-                f"{path} cannot be read ({error.strerror}); check its path"
-                " and permissions"
-            ) from None
+            raise unreadable(path, error) from None
         raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, error) from None
@@ -304,8 +301,13 @@ def _end_of_line(data: bytes, start: int) -> int:
     return match.end() if match else 0
 
 
+def unreadable(path: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be read ({error.strerror}); check its path and permissions"
+    )
+
+
 def _damaged(path: str, error: Exception) -> ConfigError:
-    """Returns the error for a file that cannot be decompressed."""
     if isinstance(error, EOFError) or "Truncated" in str(error):
         problem = "is truncated: its compressed data ends early"
     else:

@@ -87,10 +87,7 @@ def _opened(path: str, column: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
             yield file, _path_in_schema(file.schema_arrow, column, path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.strerror:
-            raise ConfigError(
-                f"{path} cannot be read ({error.strerror}); check its path"
-                " and permissions"
-            ) from None
+            raise lines.unreadable(path, error) from None
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
             f"{path} is corrupt or not Parquet ({reason}); copy the file again"

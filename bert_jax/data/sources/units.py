@@ -10,7 +10,7 @@ from concurrent import futures
 from typing import NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files, lines, registry
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.errors import ConfigError
 
@@ -47,10 +47,10 @@ def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
         return list(itertools.chain.from_iterable(pool.map(units_of, files)))
 
 
-def check(sources: Sequence[str]) -> None:
+def check(specs: Sequence[str]) -> None:
     """Raises ConfigError if a source has no files, which alone can be streamed."""
-    for spec in sources:
-        if isinstance(registry.parse(spec), DatasetSource):
+    for spec in specs:
+        if isinstance(sources.parse(spec), DatasetSource):
             raise ConfigError(
                 f"config.data.sources has {spec!r}, but config.data.stream=True needs"
                 " files, such as parquet:GLOB or jsonl:GLOB#field"

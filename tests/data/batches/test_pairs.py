@@ -199,22 +199,6 @@ def test_documents_of_up_to_16_rows_draw_one_target():
 # ------------------------------------------------------- targets of long documents
 
 
-def expected_pairs(documents, sequence_length, short_seq_prob):
-    """Returns the mean number of pairs of a pass if each document draws one target.
-
-    It is the mean over all targets, weighted with their probability. Rows of target + 3
-    tokens have the same walk, but are truncated to the target.
-    """
-    max_num_tokens = sequence_length - 3
-
-    def count(target, key):
-        return len(draw(documents, target + 3, 0.0, (key,)))
-
-    full = np.mean([count(max_num_tokens, key) for key in range(8)])
-    short = np.mean([count(target, 8) for target in range(2, max_num_tokens + 1)])
-    return (1 - short_seq_prob) * full + short_seq_prob * short
-
-
 @pytest.fixture(scope="module")
 def books():
     """Three documents of 250 rows of 128 tokens, among short documents."""
@@ -222,14 +206,6 @@ def books():
     document_lengths[[3, 17, 30]] = 3000
     lengths = np.random.default_rng(0).integers(1, 22, document_lengths.sum())
     return pairs.Documents.from_lengths(lengths, document_lengths)
-
-
-def test_a_pass_over_few_long_documents_has_about_the_mean_number_of_pairs(books):
-    """With one target per document the standard deviation would be half the mean."""
-    counts = np.array([len(draw(books, 128, 0.1, (i,))) for i in range(60)])
-    assert counts.std() < 0.06 * counts.mean()
-    expected = expected_pairs(books, 128, 0.1)
-    assert counts.mean() == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("length", [32, 128])

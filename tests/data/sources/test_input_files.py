@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bert_jax.data.sources import input_files, registry
+from bert_jax.data.sources import input_files, sources
 from bert_jax.errors import ConfigError
 
 FILE_KINDS = pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_no_file_matches(tmp_path, kind):
 def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
         input_files.find(
-            (f"{kind}:{tmp_path}" + "#text" * registry.KINDS[kind].has_field,)
+            (f"{kind}:{tmp_path}" + "#text" * sources.KINDS[kind].has_field,)
         )
 
 

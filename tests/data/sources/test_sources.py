@@ -14,7 +14,8 @@ import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus import encoding as encoding_lib
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources import input_files, lines, sources, units
+from bert_jax.data.sources.kind import FileSource
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -314,7 +315,10 @@ def test_jsonl_lone_surrogates_become_question_marks(tmp_path):
     [
         ('{"body": {"c": 1}}', "has dict in the field 'body', not text"),
         ('{"text": "a", "n": 1}', r"has no field 'body' .*it has: text, n\);"),
-        ('{"body": 3, "n": 1}', "has int in the field 'body', not text; .*: body, n"),
+        (
+            '{"body": 3, "n": 1}',
+            "has int in the field 'body', not text .fields: body, n",
+        ),
         ('{"body": ["a"]}', "has list in the field 'body', not text"),
         ("[1]", "is list, not an object"),
         ("{", r"is not JSON \(.* at column 2\)"),
@@ -554,3 +558,63 @@ def test_num_bytes_of_a_document_is_its_size_in_utf8():
         ("\u4f60\u597d", "w1"), is_split=True, origin="here"
     )
     assert document.num_bytes == 6 + 1 + 2 + 1
+
+
+# ------------------------------------------------------------------- specs and kinds
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:", "embedded"]
+)
+def test_the_error_for_a_malformed_spec_lists_all_kinds(spec):
+    forms = "embedded:, text:GLOB, .* wikiextractor:GLOB, hf:.*, tfds:"
+    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of {forms}"):
+        sources.parse(spec)
+
+
+class Reversed(FileSource):
+    """Text that is read from its end."""
+
+    name = "reversed"
+    form = "reversed:GLOB"
+
+    def read(self, path, part, data_config, counts):
+        found = list(lines.plain_lines(path, data_config, counts))
+        yield from document_lib.assemble(iter(found[::-1]), path, data_config, counts)
+
+
+def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
+    spec = f"reversed:{tmp_path}/*.txt"
+    with pytest.raises(ConfigError, match="a source is one of"):
+        input_files.find((spec,))
+    monkeypatch.setitem(sources.KINDS, "reversed", Reversed)
+    (tmp_path / "a.txt").write_text("One.\nTwo.")
+    (document,) = raw(spec)
+    assert document.lines == ("Two.", "One.")
+    found = input_files.find((spec,))
+    assert input_files.total_bytes(found) == 9 and not found[0].is_remote
+    units.check((spec,))
+    assert units.plan(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
+    with pytest.raises(ConfigError, match=", reversed:GLOB$"):
+        sources.parse("x:y")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("books", "; for these files, write text:books/**/*.txt"),
+        ("books/*.txt", "; for files, write text:books/*.txt"),
+        ("books/a.txt", "; for files, write text:books/a.txt"),
+        ("owner/dataset", "; for a dataset on the Hub, write hf:owner/dataset"),
+        ("web:x", "[#field]"),
+    ],
+)
+def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(
+    spec, hint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/a.txt").write_text("One.")
+    with pytest.raises(ConfigError) as error:
+        sources.parse(spec)
+    assert str(error.value).endswith(hint)
