@@ -101,7 +101,7 @@ def embedded_english() -> Iterator[list[str]]:
     """Yields the sentences of each document, cleaned as `prepare` does."""
     data = config_lib.from_config_dict(tiny.get_config()).data
     counts = collections.Counter()
-    for document in sources.documents("embedded:", data, counts):
+    for document in sources.read("embedded:", data, counts):
         yield encoding.clean_sentences(document, data, counts)
 
 

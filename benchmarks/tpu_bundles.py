@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bert_jax.distributed.chips import Chip
 from bert_jax.errors import ConfigError
-from bert_jax.preflight.hlo import CompiledProgram
+from bert_jax.preflight.hlo import CompiledProgram, Instruction
 
 FLAGS = (
     "--xla_jf_dump_llo_text=true",
@@ -88,8 +88,9 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
             " used libtpu before"
         )
     # libtpu compiles equal operations once, under the name of one of them.
+    operands = Operands(program)
     equal = {
-        program.signature(each): cycles[each.name]
+        operands.signature(each): cycles[each.name]
         for each, _ in program.executed()
         if each.name in cycles
     }
@@ -101,13 +102,58 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
             program.kind(each),
             times,
             each.cycles,
-            cycles.get(each.name, equal.get(program.signature(each))),
-            program.hbm_bytes(each) / bytes_per_cycle,
+            cycles.get(each.name, equal.get(operands.signature(each))),
+            operands.hbm_bytes(each) / bytes_per_cycle,
         )
         for each, times in program.executed()
-        if each.cycles is not None or program.signature(each) in equal
+        if each.cycles is not None or operands.signature(each) in equal
         if not program.is_collective(each)
     ]
+
+
+class Operands:
+    """Finds the operands of a program's instructions, by their names."""
+
+    def __init__(self, program: CompiledProgram):
+        self._computations = program.computations
+        every = (each for part in self._computations.values() for each in part)
+        self._results = {each.name: each for each in every}
+
+    def of(self, instruction: Instruction) -> list[Instruction]:
+        names = re.findall(r"%([\w.\-]+)", instruction.text.partition(")")[0])
+        return [self._results[name] for name in names]
+
+    def hbm_bytes(self, instruction: Instruction) -> int:
+        """Returns the bytes that an instruction reads from HBM and writes to it.
+
+        An operand counts as a whole, also where only a slice of it is read.
+        """
+        return sum(each.num_hbm_bytes for each in [*self.of(instruction), instruction])
+
+    def signature(self, instruction: Instruction) -> str:
+        """Returns a text that is equal for instructions with the same machine code.
+
+        It has the instruction and the computation that it calls, without their names
+        and metadata.
+        """
+        types = [each.result for each in self.of(instruction)]
+        called = self._body(instruction.called("calls"))
+        return "\n".join((instruction.result, instruction.opcode, *types, called))
+
+    def _body(self, computation: str) -> str:
+        """Returns the instructions of a computation with numbers for names."""
+        instructions = self._computations.get(computation, [])
+        numbers = {each.name: str(i) for i, each in enumerate(instructions)}
+
+        def anonymous(match: re.Match[str]) -> str:
+            return numbers.get(match[1], "") or self._body(match[1])
+
+        lines = []
+        for each in instructions:
+            text = re.split(", (?:metadata|backend)", each.text)[0]
+            text = re.sub(r"%([\w.\-]+)", anonymous, text)
+            lines.append(f"{each.result} {text}")
+        return "\n".join(lines)
 
 
 def name_of(path: Path) -> str:

@@ -50,7 +50,7 @@ REMAT: tuple[Remat, ...] = typing.get_args(Remat)
 class DataConfig:
     """The corpus, and the construction of pairs and masks from it."""
 
-    # specs, see data/sources/registry.py
+    # specs, see data/sources/sources.py
     sources: Annotated[tuple[str, ...], Length(min=1)]
     source_weights: tuple[Positive, ...]  # repetitions of each source; (): once each
     # directory of the corpus, written by prepare or at the first run

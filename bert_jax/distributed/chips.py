@@ -18,7 +18,6 @@ from bert_jax.distributed.devices import num_tpu_hosts, open_devices, set_libtpu
 from bert_jax.errors import ConfigError
 
 GIB = 2**30
-LAYERS_TO_COMPILE = 24
 LOCAL = "local"
 EXAMPLES = {
     "v2": "v2:4x4",
@@ -58,9 +57,6 @@ class Chip:
     flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
     hbm_gib: float = 0.0  # available to a program: the smaller of two libtpu versions
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
-    # Host memory that libtpu was measured to take while it compiled BERT-large, which
-    # has LAYERS_TO_COMPILE layers; not measured for v2 and v3.
-    gib_to_compile: float = 0.0
 
     @property
     def clock_hz(self) -> float:
@@ -87,7 +83,6 @@ CHIPS = {
         hbm_gib=7.48,
         hbm_bytes_per_s=350e9,
         ici_bytes_per_s=248e9,
-        gib_to_compile=13,
     ),
     "TPU v3": Chip(
         peak_flops=61.5e12,
@@ -96,7 +91,6 @@ CHIPS = {
         hbm_gib=15.48,
         hbm_bytes_per_s=450e9,
         ici_bytes_per_s=328e9,
-        gib_to_compile=13,
     ),
     "TPU v4": Chip(
         peak_flops=275e12,
@@ -104,7 +98,6 @@ CHIPS = {
         hbm_gib=30.75,
         hbm_bytes_per_s=1200e9,
         ici_bytes_per_s=600e9,
-        gib_to_compile=13,
     ),
     "TPU v5 lite": Chip(
         peak_flops=197e12,
@@ -112,7 +105,6 @@ CHIPS = {
         hbm_gib=15.75,
         hbm_bytes_per_s=819e9,
         ici_bytes_per_s=400e9,
-        gib_to_compile=4.5,
     ),
     "TPU v5": Chip(
         peak_flops=459e12,
@@ -120,7 +112,6 @@ CHIPS = {
         hbm_gib=95.73,
         hbm_bytes_per_s=2765e9,
         ici_bytes_per_s=1200e9,
-        gib_to_compile=5.0,
     ),
     "TPU v6 lite": Chip(
         peak_flops=918e12,
@@ -128,7 +119,6 @@ CHIPS = {
         hbm_gib=31.24,
         hbm_bytes_per_s=1638e9,
         ici_bytes_per_s=800e9,
-        gib_to_compile=5.5,
     ),
     "TPU7x": Chip(
         peak_flops=1153.5e12,
@@ -137,7 +127,6 @@ CHIPS = {
         hbm_gib=94.74,
         hbm_bytes_per_s=3690e9,
         ici_bytes_per_s=600e9,
-        gib_to_compile=5.0,
     ),
     "NVIDIA A100": Chip(peak_flops=312e12, hbm_bytes_per_s=1555e9),  # 80 GB: 2,039
     "NVIDIA H100": Chip(peak_flops=989e12, hbm_bytes_per_s=3350e9),
@@ -168,10 +157,6 @@ def devices(name: str) -> list[Any]:
         Google's name of the slice, v5litepod-256; several slices joined by the data
         centre's network, for example 4*v5e:16x16; or "local" for the devices of this
         machine.
-
-    Raises:
-      ConfigError: if there is no such slice, libtpu is not installed, or
-        `open_devices` fails.
     """
     if name == LOCAL:
         if (num_hosts := num_tpu_hosts()) > 1:
@@ -207,11 +192,9 @@ def devices(name: str) -> list[Any]:
 
 
 def parse_slices(name: str) -> tuple[int, str, str] | None:
-    """Parses the name of TPU slices, see `devices`.
+    """Parses the name of TPU slices, see `devices`; None if there are no such slices.
 
-    Returns:
-      (number of slices, generation, side lengths), which is (2, "v5e", "8x8") for both
-      2*v5e:8x8 and 2*v5litepod-64; None if there are no such slices.
+    The result is (2, "v5e", "8x8") for both 2*v5e:8x8 and 2*v5litepod-64.
     """
     match = re.fullmatch(_COUNT + r"(\w+)(?::(\d+(?:x\d+)+)|-(\d+))", name)
     if not match:
@@ -240,13 +223,9 @@ def _sides(generation: str, size: int) -> str | None:
 
 
 def count(name: str) -> tuple[str, int] | None:
-    """Returns the kind and number of devices that a name stands for, without opening.
+    """Returns (key of CHIPS, number of devices) of a name, or None; opens no device.
 
-    Args:
-      name: TPU slices, see `devices`, or NVIDIA GPUs: one of GPUS, or 8*h100.
-
-    Returns:
-      (key of CHIPS, number of devices); None if the name is not known.
+    The name is of TPU slices, see `devices`, or of NVIDIA GPUs: one of GPUS, or 8*h100.
     """
     if found := parse_slices(name):
         num_slices, generation, sides = found

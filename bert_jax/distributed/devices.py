@@ -51,9 +51,8 @@ BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS")
 def num_tpu_hosts() -> int:
     """Returns the number of hosts that must open their TPU chips together, or 1.
 
-    Opens no device. The hosts are read from the environment on GKE
-    (TPU_WORKER_HOSTNAMES), and from the metadata server on a Google Compute Engine VM
-    with a TPU. Without a TPU, the number is 1.
+    Opens no device. The hosts are read from the environment on GKE, and from the
+    metadata server on a Google Compute Engine VM with a TPU.
     """
     if any(os.environ.get(name) == "1,1,1" for name in BOUNDS):
         return 1
@@ -86,10 +85,6 @@ def open_local_devices() -> None:
 
     On a host of a TPU slice with several hosts, it opens the CPU: the chips would wait
     for the other hosts to open theirs.
-
-    Raises:
-      ConfigError: as `open_devices`, and if JAX_PLATFORMS names the TPU of such a
-        slice.
     """
     # Not jax.config: on a machine with a TPU, JAX sets that to "tpu,cpu" itself.
     asked = os.environ.get("JAX_PLATFORMS", "")

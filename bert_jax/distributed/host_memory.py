@@ -1,23 +1,10 @@
-"""Reads the available memory of this machine, and makes glibc reuse freed blocks."""
+"""Makes glibc reuse freed blocks of memory."""
 
 import ctypes
-import re
 import sys
-from pathlib import Path
 
 # mallopt(3) of glibc, by the numbers in malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
-
-
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Returns the bytes of memory available to processes, or None if not on Linux."""
-    try:
-        found = re.search(
-            r"^MemAvailable: *(\d+) kB$", meminfo.read_text(), re.MULTILINE
-        )
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
 
 
 def keep_freed_memory() -> None:

@@ -24,11 +24,6 @@ def make_mesh(
 
     Devices of several slices (TPU pods joined by the data centre's network) are laid
     out so that only the data axis crosses slices.
-
-    Raises:
-      ConfigError: if the size of the mesh differs from the number of devices, the mesh
-        does not fit the torus of a TPU, or its data axis is not a multiple of the
-        number of slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = resolve_mesh_shape(config, len(devices))
@@ -54,11 +49,7 @@ def make_mesh(
 
 
 def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
-    """Returns the sizes of AXES, with -1 replaced by the number of remaining devices.
-
-    Raises:
-      ConfigError: if the product of the sizes is not the number of devices.
-    """
+    """Returns the sizes of AXES; -1 is the number of remaining devices."""
     sizes = [config.data, config.fsdp, config.tensor]
     text = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, sizes, strict=True))
     fixed = int(np.prod([n for n in sizes if n != -1]))
@@ -92,9 +83,6 @@ def host_part(mesh: jax.sharding.Mesh, process_index: int) -> tuple[int, int]:
 
     Processes that differ only along the tensor axis hold the same rows. Parts are
     numbered in the order of the processes on the mesh.
-
-    Raises:
-      ConfigError: if the processes hold parts of different sizes.
     """
     rows_on = mesh.devices.reshape(batch_divisor(mesh), -1)
     held: dict[int, set[int]] = {}  # process -> indices of the rows of devices it holds
@@ -134,11 +122,7 @@ def check_batch(
 ) -> None:
     """Raises ConfigError if a batch does not divide over the mesh.
 
-    Args:
-      key: the config key of the batch size, for the error message.
-      accumulation_steps: the microbatches of a step.
-      num_streams: the number of data streams; the sizes that the error message
-        suggests are multiples of it as well.
+    The sizes that the error suggests are multiples of num_streams as well.
     """
     data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
     rows = batch_divisor(mesh) * accumulation_steps
@@ -153,11 +137,7 @@ def check_batch(
 
 
 def check_model(model: ModelConfig, mesh: Mesh, where: str = "config.model.") -> None:
-    """Raises ConfigError if parameters do not divide over the mesh.
-
-    Args:
-      where: the prefix of the sizes' names in the error message.
-    """
+    """Raises ConfigError if parameters do not divide over the mesh."""
     for key, axis in (
         ("hidden_size", "fsdp"),
         ("num_attention_heads", "tensor"),

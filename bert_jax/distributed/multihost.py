@@ -48,12 +48,7 @@ T = TypeVar("T")
 def join(config: Any) -> None:
     """Joins the other processes of this run. Call it before devices are opened.
 
-    Args:
-      config: the config of the command, a dataclass.
-
-    Raises:
-      ConfigError: if the environment variables ENVIRONMENT are invalid, or a flag, the
-        config, the code or a library differs from that of process 0.
+    The config is a dataclass, which must be that of process 0, see settings.py.
     """
     given = _processes_in_environment()
     limits: dict[str, Any] = {
@@ -85,7 +80,6 @@ def join(config: Any) -> None:
 
 
 def _processes_in_environment() -> dict[str, Any]:
-    """Returns arguments of jax.distributed.initialize from the environment, if set."""
     address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
     if address is None and numbers == [None, None]:
         return {}
@@ -111,7 +105,6 @@ def _processes_in_environment() -> dict[str, Any]:
 
 
 def _one_process() -> dict[str, Any]:
-    """Returns arguments of jax.distributed.initialize for a run of one process."""
     # By default, simulated devices would communicate through sockets.
     jax.config.update("jax_cpu_collectives_implementation", None)
     with socket.socket() as free:
@@ -169,11 +162,8 @@ def is_first() -> bool:
 def agree(name: str, make: Callable[[], str]) -> str:
     """Returns the result of `make` in process 0, in every process.
 
-    If `make` raises an error, `stopping` ends the processes that wait for its result.
-
-    Args:
-      name: a key for the value, used once in a run.
-      make: called in process 0 only.
+    If `make` raises an error, `stopping` ends the processes that wait for its result. A
+    name is used once in a run.
     """
     if num_processes() == 1:
         return make()
@@ -188,15 +178,7 @@ def _client() -> Any:
 
 
 def first_then_others(name: str, do: Callable[[], T]) -> T:
-    """Calls `do` in process 0, where it may write files, and then in the others.
-
-    Args:
-      name: a key, used once in a run.
-      do: called once in every process.
-
-    Returns:
-      The result of `do` in this process.
-    """
+    """Calls `do` in process 0, where it may write files, and then in the others."""
     results: list[T] = []
 
     def first() -> str:
@@ -217,15 +199,7 @@ def check_same(name: str, value: str, mistake: str) -> None:
 
 
 def make_shared(flag: str, directory: str) -> None:
-    """Makes a directory, and verifies that all processes share it and can write to it.
-
-    Args:
-      flag: the name of the command-line flag, for error messages.
-
-    Raises:
-      ConfigError: if the directory cannot be made, or this process does not see a file
-        that process 0 wrote there.
-    """
+    """Makes the directory of a flag, and verifies that all processes share it."""
 
     def mark() -> str:
         name = f".shared-{secrets.token_hex(8)}"
@@ -263,8 +237,7 @@ def _num_keys(directory: str) -> int:
 def wait_for(is_there: Callable[[], bool]) -> bool:
     """Waits for another host; returns False after SHARED_SECS.
 
-    Raises:
-      ConfigError: if another process has failed, so that this one can clean up.
+    Raises ConfigError if another process has failed, so that this one can clean up.
     """
     deadline = time.monotonic() + SHARED_SECS
     while not is_there():

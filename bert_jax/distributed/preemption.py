@@ -188,7 +188,6 @@ def _watch_notices() -> None:
 
 
 def _notices() -> set[str]:
-    """Returns the names of the current notices."""
     host = os.environ.get("GCE_METADATA_HOST", METADATA_HOST)
     found = set()
     for name, value in NOTICES.items():

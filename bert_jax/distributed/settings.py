@@ -25,13 +25,9 @@ _KEY = "bert_jax/settings"
 
 
 def check_same(config: Any) -> None:
-    """Compares this process of several with process 0; opens no device.
+    """Raises ConfigError if this process differs from process 0; opens no device.
 
-    Args:
-      config: the config of the command, a dataclass.
-
-    Raises:
-      ConfigError: in a process that differs. The others are stopped before they return.
+    The others are stopped before they return.
     """
     state, client = distributed.global_state, cast(Any, distributed.global_state.client)
     found = code() | flag_values() | flatten({"config": dataclasses.asdict(config)})

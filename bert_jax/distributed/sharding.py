@@ -32,11 +32,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
 
 
 def spec(*dims: str) -> jax.P:
-    """Returns the PartitionSpec of an array with these logical dims.
-
-    Raises:
-      ValueError: if a dim is not in RULES or two dims map to the same mesh axis.
-    """
+    """Returns the PartitionSpec of an array with these logical dims."""
     used: list[str] = []
     entries = []
     for dim in dims:
@@ -55,9 +51,6 @@ def shard_over_data(tree: Any) -> Any:
 
     The dim of a matrix that fsdp splits is split further. Vectors are small and stay as
     they are.
-
-    Raises:
-      ValueError: if that dim does not divide.
     """
     return jax.tree.map(
         lambda x: jax.reshard(x, over_data_spec(jax.typeof(x).sharding.spec)), tree

@@ -54,9 +54,7 @@ _abort_handler: Any = None  # keeps the callback alive: C holds no reference
 def stop_all(message: str, exit_code: int, *, prints: bool = True) -> None:
     """Prints an error and ends every process of a run; returns if this is the only one.
 
-    Args:
-      message: the error of this process, in one line.
-      prints: whether this process prints the message; the others always do.
+    If not `prints`, only the other processes print the message.
     """
     if not _is_alone() and _begin_exit(exit_code):
         _wait_for_exit()  # the cause of this error may be that this process exits
@@ -186,11 +184,7 @@ def _is_alone() -> bool:
 
 
 def _begin_exit(exit_code: int) -> int | None:
-    """Records that this thread ends the process, unless another one does.
-
-    Returns:
-      The exit code of the thread that has begun before, if any.
-    """
+    """Records that this thread ends the process; returns the code of one before it."""
     global _exit_code
     with _lock:
         begun = _exit_code

@@ -219,7 +219,7 @@ def _forward(
 ) -> jax.Array:
     """Returns the log-probabilities float32[B], replicated on all devices."""
     model: Any = nnx.merge(graphdef, params)
-    x_B1D = model.bert.encode(
+    *_, x_B1D = model.bert.states(
         batch,
         positions_BQ=batch["masked_lm_positions"],
         dropout_key=None,

@@ -86,7 +86,6 @@ class Embeddings(nnx.Module):
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
     def _of_segments(self, segment_ids_BT: jax.Array) -> jax.Array:
-        """Returns float32[B, T, D], the embedding of each token's segment."""
         segment_2D = _replicated(self.segment[...])
         if sharding.platform() == "gpu":  # where the lookup's gradient is a product
             return embedding_lookup(segment_2D, segment_ids_BT)
@@ -182,7 +181,7 @@ class Layer(nnx.Module):
           x_BTD: the layer's input at the query positions.
           x_BSD: the layer's input at all positions of the row; None if it is x_BTD.
           ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
-          seeds: for the three dropouts, or None for no dropout.
+          seeds: for the three dropouts.
         """
         probs_seed, attention_seed, output_seed = (
             (None,) * 3 if seeds is None else seeds
@@ -218,27 +217,6 @@ class Bert(nnx.Module):
                 rngs=rngs,
             )
 
-    def encode(
-        self,
-        batch: dict[str, jax.Array],
-        *,
-        positions_BQ: jax.Array | None = None,
-        dropout_key: DropoutKey | None,
-        dtype: jnp.dtype,
-        remat: str = "none",
-    ) -> jax.Array:
-        """Returns the last layer's states: [B, T, D], or [B, Q, D] at `positions_BQ`.
-
-        The arguments are those of `states`.
-        """
-        return self.states(
-            batch,
-            positions_BQ=positions_BQ,
-            dropout_key=dropout_key,
-            dtype=dtype,
-            remat=remat,
-        )[-1]
-
     def states(
         self,
         batch: dict[str, jax.Array],
@@ -248,7 +226,9 @@ class Bert(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> list[jax.Array]:
-        """Returns the output [B, T, D] of the embeddings and of each layer.
+        """Returns the outputs [B, T, D] of the embeddings and of each layer.
+
+        That of the last layer is [B, Q, D] if positions_BQ are given.
 
         Pretraining reads the last layer's states at a few positions only, and they do
         not depend on each other, so only those are computed. With 20 masks in 128
@@ -329,11 +309,8 @@ class BertForPreTraining(nnx.Module):
         """Returns the logits of both objectives.
 
         Args:
-          batch: the arrays that `Bert.states` reads, int32[B, P] masked_lm_positions
-            and int32[B, K] next_sentence_positions.
-          dropout_key: None for no dropout.
-          dtype: the dtype of activations; parameters stay float32.
-          remat: see `Bert.states`.
+          batch: the arrays that `Bert.states` reads, as it reads the other arguments,
+            int32[B, P] masked_lm_positions and int32[B, K] next_sentence_positions.
 
         Returns:
           float32[B, P, V] masked-LM logits and float32[B, K, 2] next-sentence logits
@@ -343,7 +320,7 @@ class BertForPreTraining(nnx.Module):
         positions_BQ = jnp.concatenate(
             [batch["masked_lm_positions"], batch["next_sentence_positions"]], axis=1
         )
-        x_BQD = self.bert.encode(
+        *_, x_BQD = self.bert.states(
             batch,
             positions_BQ=positions_BQ,
             dropout_key=dropout_key,
@@ -373,14 +350,12 @@ def build(
 
 
 def _replicated(table: jax.Array) -> jax.Array:
-    """Replicates a sharded table on every device."""
     return jax.reshard(table, jax.P(None, None))
 
 
 def _with_remat(
     layer: Callable[..., jax.Array], remat: str
 ) -> Callable[..., jax.Array]:
-    """Wraps a layer in `jax.checkpoint` with the policy named by `remat`."""
     if remat == "none":
         return layer
     return jax.checkpoint(lambda *inputs: layer(*inputs), policy=REMAT_POLICIES[remat])

@@ -16,30 +16,19 @@ from bert_jax.distributed import sharding
 
 
 class Seed(NamedTuple):
-    """Determines one dropout.
+    """Determines one dropout."""
 
-    Attributes:
-      words: uint32[2].
-      rows_B: int32, the index of each row in the batch of the step.
-    """
-
-    words: jax.Array
-    rows_B: jax.Array
+    words: jax.Array  # uint32[2]
+    rows_B: jax.Array  # int32, the index of each row in the batch of the step
 
 
 class DropoutKey(NamedTuple):
-    """Determines all dropout of a forward pass.
+    """Determines all dropout of a forward pass."""
 
-    Attributes:
-      key: a typed PRNG key.
-      rows_B: int32, the index of each row in the batch of the step.
-    """
-
-    key: jax.Array
-    rows_B: jax.Array
+    key: jax.Array  # a typed PRNG key
+    rows_B: jax.Array  # as in Seed
 
     def seeds(self, num: int) -> list[Seed]:
-        """Returns the seeds of `num` dropouts."""
         words = jax.random.bits(self.key, (num, 2), jnp.uint32)
         return [Seed(pair, self.rows_B) for pair in words]
 
@@ -56,10 +45,7 @@ def dropout(x: jax.Array, rate: float, seed: Seed | None) -> jax.Array:
     The decision for an element is a hash of its index and of `seed`, so it needs no
     random bits in memory, and is recomputed for the gradient instead of being stored.
 
-    Args:
-      x: an array of any floating dtype, of which the first dim is B.
-      rate: in [0, 1).
-      seed: None to return x.
+    The first dim of x is B. If `seed` is None, x is returned.
     """
     if seed is None or rate == 0.0:
         return x

@@ -34,35 +34,21 @@ INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
 
 class Outputs(NamedTuple):
-    """The outputs of a model with a task head.
+    """The outputs of a model with a task head."""
 
-    Attributes:
-      logits: float32, in the shape that the head's `__call__` documents.
-      states: the outputs [R, T, D] of `Bert.states`; the last layer's is [R, 1, D] if
-        the head reads [CLS] only.
-    """
-
-    logits: jax.Array
-    states: list[jax.Array]
+    logits: jax.Array  # float32, in the shape that the head's `__call__` documents
+    states: list[jax.Array]  # of `Bert.states`
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadType:
-    """The name, class and format of the heads of one kind of task.
+    """The name, class and format of the heads of one kind of task."""
 
-    Attributes:
-      kind: the kind of task, a value of config.task.kind.
-      module: a model with such a head.
-      architecture: the class of transformers with the same head.
-      problem_type: the problem_type in config.json, if the class has several.
-      has_labels: whether the head's outputs have names.
-    """
-
-    kind: str
+    kind: str  # a value of config.task.kind
     module: type["Model"]
-    architecture: str
-    problem_type: str | None = None
-    has_labels: bool = False
+    architecture: str  # the class of transformers with the same head
+    problem_type: str | None = None  # in config.json, if the class has several
+    has_labels: bool = False  # the head's outputs have names
 
     @property
     def is_dual_encoder(self) -> bool:
@@ -72,18 +58,11 @@ class HeadType:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The description of a task head.
-
-    Attributes:
-      type: the type of the head.
-      labels: the names of its outputs in order; one name for regression; () if they
-        have none.
-      dropout_prob: dropout of the head's input in training.
-    """
+    """The description of a task head."""
 
     type: HeadType
-    labels: tuple[str, ...]
-    dropout_prob: float
+    labels: tuple[str, ...]  # names of its outputs; one for regression; () if none
+    dropout_prob: float  # of the head's input in training
 
     @property
     def kind(self) -> str:
@@ -214,9 +193,7 @@ def build(
 
 
 def embeddings(states_RTD: jax.Array, sequence_ids_BCT: jax.Array) -> jax.Array:
-    """Returns float32[B, C, D], the embeddings of texts by BertForSimilarity.
-
-    They have length 1.
+    """Returns float32[B, C, D], the embeddings of texts, which have length 1.
 
     Args:
       states_RTD: the last states of the B * C texts.
@@ -244,10 +221,7 @@ def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:
 def _flatten_choices(
     batch: Batch, dropout_key: DropoutKey | None
 ) -> tuple[Batch, DropoutKey | None]:
-    """Makes a row of each choice: the arrays INPUTS become [B * C, T] from [B, C, T].
-
-    The key gets the indices of these rows.
-    """
+    """Makes a row of each choice: INPUTS become [B * C, T] from [B, C, T]."""
     B, C, T = batch["input_ids"].shape
     by_row = sharding.spec("batch", "replicated")
     rows = {

@@ -94,8 +94,7 @@ def times_kernel(
     tokens on each v5e chip.
 
     Args:
-      x: [..., input], the activations.
-      kernel: [input, output], float32 or the dtype of x.
+      kernel: float32 or the dtype of x.
       out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
     """
     return _with_gradient_as_stored(x, kernel, out_sharding)
@@ -226,7 +225,7 @@ def einsum_float32(
     Args:
       equation: for example "ab,bc->ac"; every index is in two of the three terms.
       x, y: the factors, of the same dtype.
-      out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
+      out_sharding: as for `times_kernel`.
     """
     if sharding.platform() == "gpu" or _is_bfloat16_on_cpu(x.dtype):
         return _with_low_gradient(equation, x, y, out_sharding)

@@ -26,12 +26,9 @@ def by_name(params: Any) -> dict[str, np.ndarray]:
 
 
 def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns the parameters with those named in `arrays` replaced.
+    """Returns the parameters with those that `arrays` names replaced.
 
-    Args:
-      params: a tree of parameters on the mesh.
-      arrays: the new values by dotted name; each takes the sharding of the parameter
-        that it replaces. Parameters that are not named keep their value.
+    An array takes the sharding of the parameter that it replaces.
     """
 
     def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:

@@ -32,21 +32,13 @@ Row = tuple[str, str, str]  # name, value and reason of a choice
 
 @dataclasses.dataclass
 class Plan:
-    """Adapts a config to a text and devices, one choice after the other.
+    """Adapts a config to a text and devices, one choice after the other."""
 
-    Attributes:
-      config: the config; choices set its keys.
-      text_bytes, tokens: size of the text.
-      hours: time of the run.
-      kind: the devices, a key of chips.CHIPS.
-      num_devices: number of devices.
-    """
-
-    config: Any  # a ConfigDict, which has the attributes of ExperimentConfig
+    config: Any  # a ConfigDict with the attributes of ExperimentConfig, which are set
     text_bytes: float
     tokens: float
     hours: float
-    kind: str
+    kind: str  # of the devices, a key of chips.CHIPS
     num_devices: int
 
     def __post_init__(self) -> None:
@@ -115,7 +107,6 @@ class Plan:
         return "model", f"{size}, {millions:,.0f} M parameters", reason
 
     def _epochs(self) -> Row:
-        """Adds dropout if the text is read many times."""
         model, number = self.config.model, self._tokens_read() / self.tokens
         reason = f"at most {self._most_epochs()}, "
         reason += "which was not tuned" if self.config.init_from else "as BERT"
@@ -149,7 +140,6 @@ class Plan:
         return "batch", value, reason
 
     def _steps(self) -> Row:
-        """Divides the tokens among the phases as the config does."""
         config, optimizer = self.config, self.config.optimizer
         expected = self._num_steps(self._tokens_read())
         # The clock ends the last phase, so its steps are a maximum.
@@ -242,7 +232,6 @@ class Plan:
         return next((n for n in range(least, common) if common % n == 0), common)
 
     def _ratio(self) -> float:
-        """Estimates how many tokens the run reads per parameter."""
         return self._tokens_read() / estimates.num_parameters(self.config)
 
     def _num_steps(self, tokens: float) -> list[int]:

@@ -88,10 +88,7 @@ def gain(flops: float) -> tuple[float, float] | None:
     """Estimates how far the held-out loss will be below the unigram entropy, in nats.
 
     Interpolates two measured runs by the logarithm of their FLOPs. Beyond them, the
-    range is from half of that slope to all of it.
-
-    Returns:
-      (lowest, highest); None for fewer FLOPs than those of the measured runs.
+    range is from half of that slope to all of it; below them, it is unknown.
     """
     (low, low_gain), (high, high_gain) = LAPTOP, GPU
     if flops < low:

@@ -5,14 +5,13 @@ import importlib.metadata
 import importlib.util
 import itertools
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 
 from bert_jax.config import REMAT, ExperimentConfig
-from bert_jax.distributed import chips, host_memory
+from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.monitoring.progress import TaskLog
@@ -101,26 +100,13 @@ class Phase:
         return estimate.estimate(trial, self.index, self.chip, self.price)
 
 
-def num_at_once(config: ExperimentConfig, chip: Chip | None) -> int:
-    """Returns how many phases can be compiled at once, given cores and free memory."""
-    most = min(len(config.phases), os.cpu_count() or 1)
-    free = host_memory.available_bytes()
-    if not chip or not chip.gib_to_compile or free is None:
-        return most
-    layers = config.model.num_hidden_layers / chips.LAYERS_TO_COMPILE
-    return max(min(most, int(free / (chip.gib_to_compile * GIB * layers))), 1)
-
-
 def remedy(
     phases: list[Phase], largest: list[int], threads: ThreadPoolExecutor
 ) -> dict[str, Any] | None:
     """Finds the smallest accumulation_steps with which all phases fit, by compiling.
 
-    Args:
-      largest: number of sequences per microbatch that fit, for each phase.
-
-    Returns:
-      The flag, and the estimates of the phases; None if no number is enough.
+    `largest` is the number of sequences per microbatch that fit, for each phase.
+    Returns the flag and the estimates of the phases; None if no number is enough.
     """
     config, divisor = phases[0].config, mesh_lib.batch_divisor(phases[0].mesh)
     rows = [phase.global_batch_size // divisor for phase in config.phases]
@@ -147,9 +133,6 @@ def preflight(
     Args:
       topology: TPU topology, or "local"; see `chips.devices`.
       search: whether to find the largest batch and compare the kinds of remat.
-
-    Raises:
-      ConfigError: if the topology or the corpus does not match the config.
     """
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -158,21 +141,17 @@ def preflight(
     found = checks.check(config)
     chip = chips.chip_of(devices[0].device_kind)
     phases = [Phase(config, i, mesh, chip, price) for i in range(len(config.phases))]
-    threads = ThreadPoolExecutor(num_at_once(config, chip))
-    made = [threads.submit(phase.report, search) for phase in phases]
-    for report in as_completed(made):  # an error does not wait for the other phases
-        report.result()
-    reports = [report.result() for report in made]
+    # A compilation takes gigabytes, so one at a time; Ctrl-C needs this thread.
+    threads = ThreadPoolExecutor(1)
+    reports = list(threads.map(lambda phase: phase.report(search), phases))
     fits = None if reports[0]["fits"] is None else all(r["fits"] for r in reports)
     libraries = filter(importlib.util.find_spec, ("jax", "jaxlib", "libtpu"))
     # For a phase that fits and was not searched, only its own batch is known to fit.
     known = [each.get("largest_micro_batch", each["micro_batch"]) for each in reports]
     found_remedy = remedy(phases, known, threads) if fits is False else None
-    estimates = (
-        found_remedy["phases"]
-        if found_remedy
-        else [each["estimated"] for each in reports]
-    )
+    estimates = [each["estimated"] for each in reports]
+    if found_remedy:
+        estimates = found_remedy["phases"]
     hours = sum(each["hours"] for each in estimates) if all(estimates) else None
     num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
     return {

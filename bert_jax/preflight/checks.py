@@ -10,11 +10,7 @@ from bert_jax.training import optimizer
 
 
 def check(config: ExperimentConfig) -> list[str]:
-    """Checks the corpus; returns a line for each check that passed or was skipped.
-
-    Raises:
-      ConfigError: if the corpus was made with different settings.
-    """
+    """Checks the corpus; returns a line for each check that passed or was skipped."""
     directory = config.data.corpus_dir
     if corpus_lib.exists(directory):
         corpus = build.find_corpus(config)
@@ -41,9 +37,6 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
     """Checks that a config can be divided over the devices of all slices; opens none.
 
     Returns one line that describes the mesh and the batches.
-
-    Raises:
-      ConfigError: as `train`, which also checks the number of hosts.
     """
     shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
     mesh_lib.check_slices(shape[0], num_slices)
@@ -61,7 +54,6 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
 
 
 def _notes(config: ExperimentConfig) -> list[str]:
-    """Describes an unusual schedule, and inputs that only `train` checks."""
     notes = list(optimizer.schedule_notes(config))
     for key in ("init_from", "branch_from"):
         if getattr(config, key):

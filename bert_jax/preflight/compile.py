@@ -101,9 +101,6 @@ def largest_batch(
       trial: a microbatch that was compiled already.
       limit: memory of one device, in bytes.
       compile_: compiles the step for a number of sequences.
-
-    Returns:
-      The trial of the largest microbatch; None if not even one sequence fits.
     """
     tried = {trial.sequences: trial}
     guess = trial.sequences * limit / trial.total_bytes

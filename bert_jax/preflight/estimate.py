@@ -20,12 +20,7 @@ def estimate(
 ) -> dict[str, Any] | None:
     """Estimates a phase: cycles and seconds of a step by class, rates, hours, cost.
 
-    Args:
-      chip: the chip of the topology; None if it is unknown.
-
-    Returns:
-      The estimates; None if the program does not fit, or its compiler estimates no
-      cycles.
+    Returns None if the program does not fit, or its compiler estimates no cycles.
     """
     program, config = trial.program, trial.config
     if not program or not chip or not any(program.cycles.values()):

@@ -92,12 +92,12 @@ class CompiledProgram:
     def __init__(self, text: str, num_devices: int = 1):
         """Parses optimized HLO; omitted replica groups have `num_devices` devices."""
         self.num_devices = num_devices
-        self._computations: dict[str, list[Instruction]] = {}
+        self.computations: dict[str, list[Instruction]] = {}
         instructions: list[Instruction] = []
         for line in text.splitlines():
             if line.endswith("{") and not line.startswith(" "):
                 if match := re.match(r"(ENTRY|%?([\w.\-]+)) ", line):
-                    instructions = self._computations[match[2] or match[1]] = []
+                    instructions = self.computations[match[2] or match[1]] = []
             elif instruction := _parse(line):
                 instructions.append(instruction)
 
@@ -105,7 +105,7 @@ class CompiledProgram:
         self, computation: str = "ENTRY", times: int = 1
     ) -> Iterator[tuple[Instruction, int]]:
         """Yields each instruction outside fusions, and its executions per step."""
-        for each in self._computations.get(computation, ()):
+        for each in self.computations.get(computation, ()):
             yield each, times
             if each.opcode == "while":
                 yield from self.executed(each.called("body"), times * self.trips(each))
@@ -120,7 +120,7 @@ class CompiledProgram:
         """
         if known := _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text):
             return int(known)
-        condition = self._computations[loop.called("condition")]
+        condition = self.computations[loop.called("condition")]
         limits = [_found(r"constant\((\d+)\)", each.text) for each in condition]
         return max(map(int, filter(None, limits)), default=1)
 
@@ -145,7 +145,7 @@ class CompiledProgram:
         """
         inside = [instruction]
         if instruction.opcode == "fusion":
-            inside = self._computations.get(instruction.called("calls"), [])
+            inside = self.computations.get(instruction.called("calls"), [])
         sliced = any(inner.opcode == "dynamic-slice" for inner in inside)
         for inner in inside:
             if kind := _found(rf"^{COLLECTIVE}(?:-start)?$", inner.opcode):
@@ -203,50 +203,6 @@ class CompiledProgram:
         """Returns whether an instruction is a collective, or a fusion with one."""
         return any(self._collectives_in(instruction))
 
-    def hbm_bytes(self, instruction: Instruction) -> int:
-        """Returns the bytes that an instruction reads from HBM and writes to it.
-
-        An operand counts as a whole, also where only a slice of it is read.
-        """
-        operands = re.findall(r"%([\w.\-]+)", instruction.text.partition(")")[0])
-        read = sum(self._results[name].num_hbm_bytes for name in operands)
-        return read + instruction.num_hbm_bytes
-
-    def signature(self, instruction: Instruction) -> str:
-        """Returns a text that is equal for instructions with the same machine code.
-
-        It has the instruction and the computation that it calls, without their names
-        and metadata.
-        """
-        operands = re.findall(r"%([\w.\-]+)", instruction.text.partition(")")[0])
-        types = [self._results[name].result for name in operands]
-        called = self._body(instruction.called("calls"))
-        return "\n".join((instruction.result, instruction.opcode, *types, called))
-
-    def _body(self, computation: str) -> str:
-        """Returns the instructions of a computation with numbers for names."""
-        instructions = self._computations.get(computation, [])
-        numbers = {each.name: str(i) for i, each in enumerate(instructions)}
-
-        def anonymous(match: re.Match[str]) -> str:
-            return numbers.get(match[1], "") or self._body(match[1])
-
-        return "\n".join(
-            f"{each.result} "
-            + re.sub(
-                r"%([\w.\-]+)",
-                anonymous,
-                re.split(", (?:metadata|backend)", each.text)[0],
-            )
-            for each in instructions
-        )
-
-    @functools.cached_property
-    def _results(self) -> dict[str, Instruction]:
-        return {
-            each.name: each for part in self._computations.values() for each in part
-        }
-
     def kind(self, instruction: Instruction) -> str:
         """Returns the class of an instruction, one of CLASSES."""
         product = self._product(instruction)
@@ -263,7 +219,7 @@ class CompiledProgram:
             return instruction
         if instruction.opcode != "fusion":
             return None
-        inside = self._computations.get(instruction.called("calls"), ())
+        inside = self.computations.get(instruction.called("calls"), ())
         return next(filter(None, map(self._product, inside)), None)
 
 

@@ -34,15 +34,6 @@ def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch, platform):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_preflight_exits_if_the_platform_is_absent(monkeypatch):
-    monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
-    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
-    assert result.returncode == 2 and result.stdout == ""
-    last = result.stderr.splitlines()[-1]
-    assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last
-
-
 @pytest.mark.libtpu
 def test_a_machine_with_libtpu_and_no_tpu_trains_on_its_cpu(
     trained, tmp_path, monkeypatch
@@ -230,13 +221,6 @@ def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
         assert result.stderr.splitlines()[0] == NOTICE
     result = run("bert_jax.inspect_batch", workdir, "--rows=1")
     assert result.returncode == 0 and NOTICE not in result.stderr
-
-
-@pytest.mark.slow
-def test_predict_uses_the_cpu_on_a_host_of_a_slice(on_a_host_of_a_slice):
-    result = run("bert_jax.predict", "--model=/nowhere", "--input=-")
-    notice, error = result.stderr.splitlines()
-    assert notice == NOTICE and "model=/nowhere is not a directory" in error
 
 
 @pytest.mark.slow

@@ -56,13 +56,6 @@ def test_freed_block_is_reused_without_page_faults():
     assert faults("keep") < 100
 
 
-def test_available_bytes_reads_meminfo(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    assert host_memory.available_bytes(meminfo) is None
-    meminfo.write_text("MemTotal:  4000 kB\nMemAvailable:    3000 kB\nSwap: 1 kB\n")
-    assert host_memory.available_bytes(meminfo) == 3000 * 1024
-
-
 @pytest.mark.parametrize(
     ("has_accelerator", "computes", "keeps"),
     [(False, True, True), (False, False, False), (True, True, False)],

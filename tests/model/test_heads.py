@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -187,35 +186,6 @@ def test_loss_and_gradients_are_the_same_on_a_mesh(kind):
         gradients,
         expected_gradients,
     )
-
-
-@pytest.mark.slow
-@every_module
-def test_model_overfits_one_batch(kind):
-    """Trains from random weights, with dropout."""
-    head, config = tuned.HEADS[kind], tuned.make_config().model
-    graphdef, params = heads.build(config, tuned.VOCAB_SIZE, head, jax.random.key(0))
-    batch = tuned.make_batch(kind)
-    tx = optax.adam(3e-3)
-
-    @jax.jit
-    def step(params, opt_state, key):
-        def loss(params):
-            bert = nnx.merge(graphdef, params)
-            outputs = bert(batch, dropout_key=key, dtype=F32)
-            total, count = tuned.make_task(kind).loss(outputs, batch)
-            return total / count
-
-        value, gradients = jax.value_and_grad(loss)(params)
-        updates, opt_state = tx.update(gradients, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, value
-
-    opt_state, values = tx.init(params), []
-    with jax.numpy_dtype_promotion("standard"):  # optax.adam counts in integers
-        for i in range(100):
-            params, opt_state, value = step(params, opt_state, key_of(i))
-            values.append(float(value))
-    assert np.mean(values[-10:]) < 0.2 * values[0]
 
 
 def test_new_classifier_has_small_weights_and_zero_biases():

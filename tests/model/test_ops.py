@@ -335,13 +335,6 @@ def test_gpu_gradient_of_distinct_ids_has_all_bits(monkeypatch):
     np.testing.assert_array_equal(found[ids], weights)
 
 
-def test_embedding_lookup_returns_the_rows(table_and_ids):
-    table, ids = table_and_ids
-    np.testing.assert_array_equal(
-        ops.embedding_lookup(jnp.asarray(table), ids), table[ids]
-    )
-
-
 def test_gradient_of_65536_equal_ids_is_accurate(monkeypatch):
     """The terms are summed as a tree, not one after the other."""
     mesh = use_mesh(1, 1, 1)
@@ -353,6 +346,3 @@ def test_gradient_of_65536_equal_ids_is_accurate(monkeypatch):
     exact = weights.sum(dtype=np.float64)
     assert abs(found[3, 0] - exact) < 1e-6 * exact
     assert np.all(np.delete(found, 3, axis=0) == 0)
-
-
-# -------------------------------------------------------------------------- dropout

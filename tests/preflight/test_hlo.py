@@ -312,7 +312,7 @@ def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
     program, _ = tpu_program(**changes)
     precisions = collections.Counter(
         "operand_precision={highest,highest}" in instruction.text
-        for computation in program._computations.values()
+        for computation in program.computations.values()
         for instruction in computation
         if instruction.opcode in ("convolution", "dot")
     )
@@ -327,6 +327,7 @@ def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
 def test_parameters_and_moments_are_updated_without_layout_copies():
     """A step took an eighth longer when each was copied to another layout and back."""
     program, _ = tpu_program()
+    assert all(program.cycles.values())
     assert program.cycles["copies"] < 0.02 * sum(program.cycles.values())
 
 
@@ -381,37 +382,6 @@ def test_slices_exchange_a_share_of_the_gradients_and_nothing_else():
         if collective.kind not in ("send", "collective-permute")
     }
     assert groups == {4}  # all other collectives stay within a slice
-
-
-@pytest.mark.libtpu
-@pytest.mark.slow
-def test_hidden_states_are_not_copied_between_products():
-    """Other operations take less than 1.5 times the cycles of the products.
-
-    They took twice the cycles when Linear reshaped all rows to one matrix: the compiler
-    then transposed the queries, keys and values, and read them back in pieces.
-    """
-    config = make_config(
-        model__num_hidden_layers=2,
-        model__hidden_size=256,
-        model__intermediate_size=1024,
-        tokenizer__vocab_size=1000,
-        model__max_position_embeddings=128,
-        phase={
-            "global_batch_size": 128,
-            "sequence_length": 128,
-            "max_predictions": 20,
-        },
-    )
-    mesh = use_mesh(4, 1, 1, chips.devices("v5e:2x2"))
-    program = compile_lib.compile_step(config, mesh, 0).program
-    assert program.cycles["elementwise"] < 1.5 * program.cycles["matmul"]
-
-
-@pytest.mark.libtpu
-def test_a_step_has_operations_of_every_class():
-    program, _ = tpu_program()
-    assert all(program.cycles.values())
 
 
 @pytest.mark.libtpu

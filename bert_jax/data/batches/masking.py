@@ -25,25 +25,18 @@ class MaskRule:
     """The masking parameters of a phase.
 
     Attributes:
-      max_predictions: P.
-      num_to_predict: int64[T + 1], number of masked tokens of a pair, by its length.
-      mask_id: id of [MASK].
-      replace_prob: share of masked tokens that become [MASK].
-      random_prob: share of masked tokens that become a random token; the remaining
-        ones are unchanged.
-      random_ids: int32, ids from which random tokens are drawn.
       continues_word: bool[V], True for pieces that continue a word; None masks single
         pieces instead of whole words.
       ngram_max: maximum number of units in a span; a span has n units with a
         probability proportional to 1 / n.
     """
 
-    max_predictions: int
-    num_to_predict: np.ndarray
-    mask_id: int
-    replace_prob: float
-    random_prob: float
-    random_ids: np.ndarray
+    max_predictions: int  # P
+    num_to_predict: np.ndarray  # int64[T + 1], masked tokens of a pair, by its length
+    mask_id: int  # of [MASK]
+    replace_prob: float  # share of masked tokens that become [MASK]
+    random_prob: float  # share of those that become a random token; others stay
+    random_ids: np.ndarray  # int32, from which random tokens are drawn
     continues_word: np.ndarray | None
     ngram_max: int
 
@@ -76,13 +69,10 @@ class MaskRule:
 def num_to_predict_table(
     sequence_length: int, max_predictions: int, masked_lm_prob: float
 ) -> np.ndarray:
-    """Returns the number of masked tokens of a pair of each length.
+    """Returns int64[sequence_length + 1], masked tokens of a pair of each length.
 
     The length includes [CLS] and [SEP]. As in the released code, Python's round rounds
     half to even.
-
-    Returns:
-      int64[sequence_length + 1].
     """
     return np.array(
         [
@@ -104,7 +94,7 @@ def mask_rows(
     """Masks each row.
 
     Args:
-      ids_BT: int32 token ids.
+      ids_BT: int32.
       candidates_BT: uint8, the number, 1 to K, of the pair to which a token belongs; 0
         for [CLS], [SEP] and padding. Pairs are in ascending order.
       num_candidates_BK: int64, number of candidates of each pair.
@@ -156,21 +146,19 @@ def _choose_tokens(
     key_B: np.ndarray,
     max_predictions: int,
 ) -> np.ndarray:
-    """Selects the masked tokens if every token is a unit.
+    """Selects int32[B, P] positions if every token is a unit.
 
-    Returns:
-      int32[B, P], positions in ascending order, then T for unused slots.
+    Positions are in ascending order, then T for unused slots.
     """
     (num_rows, length), num_pairs = candidates_BT.shape, num_candidates_BK.shape[1]
     order_BT = _random_order(candidates_BT, key_B, num_pairs)
     take_BK = np.minimum(num_to_predict_BK, num_candidates_BK)
-    # The slots of a pair are those below its end that belong to no earlier pair.
+    # Slot p belongs to pair k if end[k - 1] <= p < end[k].
     slot_P, end_BK = np.arange(max_predictions), np.cumsum(take_BK, axis=1)
     pair_BP = np.zeros((num_rows, max_predictions), np.uint8)
     for end_B in end_BK.T:
         pair_BP += slot_P >= end_B[:, None]
-    # The place of a pair's first selected token in the order, minus its first slot; 0
-    # for slots that belong to no pair.
+    # Offset from a slot to its index in order_BT, per pair; 0 without a pair.
     offset_BK = np.zeros((num_rows, num_pairs + 1), np.int64)
     offset_BK[:, :-1] = np.cumsum(num_candidates_BK, axis=1) - num_candidates_BK
     offset_BK[:, :-1] -= end_BK - take_BK
@@ -192,7 +180,7 @@ def _choose_units(
     rule: MaskRule,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
-    """Selects the masked tokens if units may have several tokens."""
+    """Selects int32[B, P] positions, as above, if units may have several tokens."""
     token = np.flatnonzero(candidates_BT)
     is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule, continues_BT)
     first_U = np.flatnonzero(is_start)  # index in `token` of the first token of a unit
@@ -236,12 +224,9 @@ def _choose_units(
 def _random_order(
     units_BT: np.ndarray, key_B: np.ndarray, num_pairs: int
 ) -> np.ndarray:
-    """Returns the positions of the units of a row, shuffled within each pair.
+    """Returns uint32[B, T], the positions of units, shuffled within each pair.
 
     Positions without a unit (0 in units_BT) come last.
-
-    Returns:
-      uint32[B, T].
     """
     num_rows, length = units_BT.shape
     position_bits, pair_bits = (length - 1).bit_length(), num_pairs.bit_length()
@@ -263,13 +248,7 @@ def _random_order(
 def _slices(
     order_BT: np.ndarray, begin_BK: np.ndarray, take_BK: np.ndarray
 ) -> np.ndarray:
-    """Returns the flat indices of slices of each row's order.
-
-    Args:
-      order_BT: uint32, positions.
-      begin_BK: int64, start of the slice of each pair.
-      take_BK: int64, length of the slice of each pair.
-    """
+    """Returns the flat indices of the slices [begin, begin + take) of each row."""
     num_rows, length = order_BT.shape
     row_B1 = np.arange(num_rows)[:, None] * length
     take = take_BK.ravel()
@@ -334,9 +313,8 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Selects units in order, skipping those longer than the room left.
 
-    Args:
-      lengths_U: lengths of the units of all pairs, in the order of the pairs.
-      room: number of tokens to mask in each pair.
+    The units are those of all pairs, in order; `counts` and `room` are the numbers of
+    units and of tokens to mask of each pair.
 
     Returns:
       bool[U], True for selected units, and the room left in each pair.

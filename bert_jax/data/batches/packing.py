@@ -53,7 +53,6 @@ def num_rows(
 
 
 def _counts(lengths_N: np.ndarray) -> dict[int, int]:
-    """Returns the number of pairs of each length."""
     counts = np.bincount(lengths_N)
     found = np.flatnonzero(counts)
     return dict(zip(found.tolist(), counts[found].tolist(), strict=True))
@@ -62,12 +61,7 @@ def _counts(lengths_N: np.ndarray) -> dict[int, int]:
 def _fill(
     counts: dict[int, int], sequence_length: int, max_sequences_per_row: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Packs pairs; returns groups of (number of rows, lengths of the pairs in a row).
-
-    Args:
-      counts: number of pairs of each length.
-      max_sequences_per_row: K.
-    """
+    """Packs pairs; returns groups of (number of rows, lengths of their pairs)."""
     full: list[tuple[int, tuple[int, ...]]] = []
     by_room: dict[int, list[tuple[int, tuple[int, ...]]]] = collections.defaultdict(
         list

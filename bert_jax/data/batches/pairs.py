@@ -25,24 +25,16 @@ PART_ROWS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """The boundaries of the sentences and documents of a shard.
+    """The boundaries of the sentences and documents of a shard."""
 
-    Attributes:
-      token_offsets: int64[num_sentences + 1], first token of each sentence.
-      sentence_offsets: int64[num_documents + 1], first sentence of each document.
-    """
-
-    token_offsets: np.ndarray
-    sentence_offsets: np.ndarray
+    token_offsets: np.ndarray  # int64[sentences + 1], first token of each sentence
+    sentence_offsets: np.ndarray  # int64[documents + 1], first sentence of each
 
     @classmethod
     def from_lengths(
         cls, sentence_lengths: np.ndarray, document_lengths: np.ndarray
     ) -> "Documents":
-        """Creates Documents from tokens per sentence and sentences per document.
-
-        All lengths are at least 1.
-        """
+        """Takes tokens per sentence and sentences per document, all at least 1."""
         return cls(_offsets(sentence_lengths), _offsets(document_lengths))
 
     def slice(self, start: int, stop: int) -> "Documents":
@@ -53,22 +45,13 @@ class Documents:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Segments A and B as slices of the tokens of a shard, after truncation.
+    """Segments A and B as slices of the tokens of a shard; all int64[num_pairs]."""
 
-    Attributes:
-      a_start: int64[num_pairs], first token of A.
-      a_length: int64[num_pairs], number of tokens of A.
-      b_start: int64[num_pairs], first token of B.
-      b_length: int64[num_pairs], number of tokens of B; 0 without the next-sentence
-        objective.
-      is_random: bool[num_pairs], True if B does not follow A; label 1 in BERT.
-    """
-
-    a_start: np.ndarray
-    a_length: np.ndarray
+    a_start: np.ndarray  # first token of A
+    a_length: np.ndarray  # number of tokens of A
     b_start: np.ndarray
-    b_length: np.ndarray
-    is_random: np.ndarray
+    b_length: np.ndarray  # 0 without the next-sentence objective
+    is_random: np.ndarray  # bool, True if B does not follow A; label 1 in BERT
 
     def __len__(self) -> int:
         return len(self.a_start)
@@ -77,10 +60,6 @@ class Pairs:
     def lengths(self) -> np.ndarray:
         """int64[num_pairs], number of tokens including [CLS] and [SEP]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
-
-    def take(self, index: np.ndarray) -> "Pairs":
-        """Returns the pairs with the given indices."""
-        return Pairs(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
 
 
 class CounterRandom:
@@ -144,7 +123,6 @@ def draw_pairs(
       sequence_length: number of tokens in a row, including [CLS] and two [SEP].
       short_seq_prob: share of documents, or of parts of long documents, whose target
         is a random shorter length.
-      random: source of all random numbers.
     """
     max_num_tokens = sequence_length - 3
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
@@ -200,11 +178,7 @@ def draw_segments(
     the next segment starts where it ends. A sentence longer than a row is continued in
     the next segment, so no token is dropped.
 
-    Args:
-      documents: at least one document.
-      sequence_length: number of tokens in a row, including [CLS] and one [SEP].
-      short_seq_prob: as for `draw_pairs`.
-      random: source of all random numbers.
+    The arguments are those of `draw_pairs`; a row has only one [SEP].
     """
     max_num_tokens = sequence_length - 2
     documents = _split_long(documents, max_num_tokens)
@@ -262,13 +236,8 @@ def _targets(
 def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Splits ranges of tokens into parts of at most `max_num_tokens` tokens.
 
-    Args:
-      offsets: int64[num_ranges + 1], first token of each range.
-      max_num_tokens: maximum number of tokens in a part.
-
-    Returns:
-      int64[num_parts + 1], first token of each part; int64[num_ranges + 1], first part
-      of each range.
+    Takes the first token of each range, int64[ranges + 1]. Returns that of each part,
+    int64[parts + 1], and the first part of each range, int64[ranges + 1].
     """
     num_parts = -(-np.diff(offsets) // max_num_tokens)
     first_part = _offsets(num_parts)
@@ -278,7 +247,6 @@ def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
-    """Splits sentences into parts of at most `max_num_tokens` tokens."""
     token_offsets, first_part = _cut(documents.token_offsets, max_num_tokens)
     return Documents(token_offsets, first_part[documents.sentence_offsets])
 
@@ -315,22 +283,36 @@ def _other_documents(
 def _truncate(pairs: Pairs, max_num_tokens: int, random: CounterRandom) -> Pairs:
     """Removes tokens from the longer segment until A + B fit (:418).
 
-    The released code removes one token at a time, from B if both have the same length,
-    and from the front or the back at random. So the difference is removed from the
-    longer segment first, and the rest alternately from B and A.
+    The released code removes each token from the front or the back at random.
     """
-    a, b = pairs.a_length, pairs.b_length
-    excess = np.maximum(a + b - max_num_tokens, 0)
-    off_longer = np.minimum(excess, np.abs(a - b))
-    shared = excess - off_longer
-    off_a = np.where(a > b, off_longer, 0) + shared // 2
-    off_b = np.where(a > b, 0, off_longer) + (shared + 1) // 2
+    a, b = truncate_longest(pairs.a_length, pairs.b_length, max_num_tokens)
     return dataclasses.replace(
         pairs,
-        a_start=pairs.a_start + random.heads(off_a),
-        a_length=a - off_a,
-        b_start=pairs.b_start + random.heads(off_b),
-        b_length=b - off_b,
+        a_start=pairs.a_start + random.heads(pairs.a_length - a),
+        a_length=a,
+        b_start=pairs.b_start + random.heads(pairs.b_length - b),
+        b_length=b,
+    )
+
+
+def truncate_longest(
+    a_N: np.ndarray, b_N: np.ndarray, max_num_tokens: int | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lengths of pairs after truncation, one token of the longer at a time.
+
+    If both texts have the same length, the second is truncated.
+
+    Source: google-research/bert, truncate_seq_pair in create_pretraining_data.py and
+    run_classifier.py.
+    """
+    excess_N = np.maximum(a_N + b_N - max_num_tokens, 0)
+    # The tokens that the longer text loses until both have the same length.
+    difference_N = np.minimum(np.abs(a_N - b_N), excess_N)
+    rest_N = excess_N - difference_N
+    a_is_longer_N = a_N > b_N
+    return (
+        a_N - np.where(a_is_longer_N, difference_N, 0) - rest_N // 2,
+        b_N - np.where(a_is_longer_N, 0, difference_N) - (rest_N + 1) // 2,
     )
 
 

@@ -19,13 +19,13 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import tf_iterators
-from bert_jax.data.batches.step_rows import NUM_THREADS, Batch, StepRows
+from bert_jax.data.batches.step_rows import NUM_THREADS, Batch, Selection, StepRows
 from bert_jax.data.batches.streams import make_streams
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.lazy_tensorflow import tf
@@ -41,12 +41,8 @@ def dataset(
     corpus: Corpus,
     config: ExperimentConfig,
     *,
-    split: str,
-    seed: int,
-    phase_index: int,
     first_step: int,
-    host: int = 0,
-    num_hosts: int = 1,
+    **selection: Unpack[Selection],
 ) -> "tf.data.Dataset":
     """Returns this host's rows of every step of a phase, from `first_step`, endlessly.
 
@@ -57,11 +53,8 @@ def dataset(
     Args:
       corpus: corpus opened by `corpus.read`.
       config: its data section and the phase are used.
-      split: "train" or "validation". A host reads the streams that contain its rows.
-        Validation is one small stream, which every host reads completely.
-      phase_index: index in config.phases; each phase starts a new epoch.
       first_step: step of the phase, from 0.
-      num_hosts: number of hosts; it divides the global_batch_size of the phase.
+      **selection: see `step_rows.Selection`.
 
     Returns:
       Dictionaries of int32 and float32 tensors: [B, T] input_ids, segment_ids,
@@ -73,16 +66,7 @@ def dataset(
       tf.errors.UnknownError: while iterating, when a shard is missing or corrupt; the
         message contains that of the CorruptError.
     """
-    rows = StepRows(
-        corpus,
-        config,
-        split=split,
-        seed=seed,
-        phase_index=phase_index,
-        host=host,
-        num_hosts=num_hosts,
-    )
-    phase = config.phases[phase_index]
+    rows = StepRows(corpus, config, **selection)
 
     def make(step: int) -> Batch:
         try:
@@ -90,50 +74,32 @@ def dataset(
         except RuntimeError as error:  # of a thread pool, when Python ends
             if "shutdown" not in str(error):
                 raise
-            return _zeros(rows, phase)
+            return _zeros(rows)
 
     tf_iterators.delete_in_a_thread()
-    made = _dataset(make, rows, phase, first_step)
+    infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    made = _dataset(make, rows, first_step)
     # Unlike `unbatch`, `rebatch` does not copy aligned rows.
-    return made.rebatch(rows.size, drop_remainder=True).apply(
-        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    )
+    return made.rebatch(rows.size, drop_remainder=True).apply(infinite)
 
 
 def batches(
     corpus: Corpus,
     config: ExperimentConfig,
     *,
-    split: str,
-    seed: int,
-    phase_index: int,
     first_step: int,
-    host: int = 0,
-    num_hosts: int = 1,
+    **selection: Unpack[Selection],
 ) -> Iterator[Batch]:
     """Yields the elements of `dataset` as NumPy arrays, which cannot be written to.
 
     A thread owns the iterator of tf.data, so that a caller who waits for storage still
     handles signals.
 
-    Args:
-      corpus, config, split, seed, phase_index, first_step, host, num_hosts: see
-        `dataset`.
-
     Raises:
       CorruptError: when a shard is missing or corrupt.
     """
-    rows = StepRows(
-        corpus,
-        config,
-        split=split,
-        seed=seed,
-        phase_index=phase_index,
-        host=host,
-        num_hosts=num_hosts,
-    )
+    rows = StepRows(corpus, config, **selection)
     errors: dict[int, Exception] = {}
-    phase = config.phases[phase_index]
     taken: queue.Queue[Batch | Exception] = queue.Queue(maxsize=1)
     is_closed = threading.Event()
 
@@ -142,11 +108,11 @@ def batches(
             return rows.make(step)
         except Exception as error:
             errors[step] = error
-            return _zeros(rows, phase)
+            return _zeros(rows)
 
     def take() -> None:
         try:
-            for i, batch in enumerate(_dataset(make, rows, phase, first_step)):
+            for i, batch in enumerate(_dataset(make, rows, first_step)):
                 if is_closed.is_set():
                     return
                 if error := errors.get(first_step + i * rows.num_steps):
@@ -184,10 +150,10 @@ def batches(
 
 
 def _dataset(
-    make: Callable[[int], Batch], rows: StepRows, phase: PhaseConfig, first_step: int
+    make: Callable[[int], Batch], rows: StepRows, first_step: int
 ) -> "tf.data.Dataset":
     """Returns the dataset of the batches that `make`, a form of rows.make, returns."""
-    shapes = batch_shapes(phase)
+    shapes = batch_shapes(rows.phase)
 
     def arrays(step: np.ndarray) -> list[np.ndarray]:
         return list(make(int(step)).values())
@@ -209,9 +175,9 @@ def _dataset(
     return made.with_options(options)
 
 
-def _zeros(rows: StepRows, phase: PhaseConfig) -> Batch:
+def _zeros(rows: StepRows) -> Batch:
     """Returns rows for steps that failed, because TensorFlow logs every exception."""
-    num_rows, shapes = rows.num_steps * rows.size, batch_shapes(phase).items()
+    num_rows, shapes = rows.num_steps * rows.size, batch_shapes(rows.phase).items()
     return {k: np.zeros((num_rows, n), dtype) for k, ((_, n), dtype) in shapes}
 
 

@@ -15,37 +15,23 @@ BEGINNING_TOKENS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Excerpt:
-    """The position of a segment in its document.
+    """The position of a segment in its document."""
 
-    Attributes:
-      document: index of the document in the shard.
-      first: index of the first token in the document.
-      length: number of tokens.
-      document_length: number of tokens of the document.
-      beginning: the first token ids of the document, at most BEGINNING_TOKENS.
-    """
-
-    document: int
-    first: int
-    length: int
-    document_length: int
-    beginning: tuple[int, ...]
+    document: int  # index in the shard
+    first: int  # index of the first token in the document
+    length: int  # number of tokens
+    document_length: int  # number of tokens of the document
+    beginning: tuple[int, ...]  # the document's first ids, at most BEGINNING_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The origin of a row.
+    """The origin of a row."""
 
-    Attributes:
-      shard: file name of the shard.
-      epoch: epoch of the stream that reads the shard, from 0.
-      row: index of the row in the visit to the shard.
-      segments: A and B of each pair; B is None without the next-sentence objective.
-    """
-
-    shard: str
-    epoch: int
-    row: int
+    shard: str  # file name
+    epoch: int  # of the stream that reads the shard, from 0
+    row: int  # index in the visit to the shard
+    # A and B of each pair; B is None without the next-sentence objective.
     segments: tuple[tuple[Excerpt, Excerpt | None], ...]
 
 

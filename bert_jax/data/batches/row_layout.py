@@ -14,25 +14,15 @@ CLS, SEP, PAD = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The layout of rows, before tokens are fetched.
+    """The layout of rows, before tokens are fetched."""
 
-    Attributes:
-      source_BT: int64, index of each token in `Visit.tokens`.
-      segment_ids_BT: int32, as in the batch.
-      position_ids_BT: int32, as in the batch.
-      sequence_ids_BT: int32, as in the batch.
-      candidates_BT: uint8, sequence_ids of text tokens, 0 for all others.
-      first_BK: int32, position of the [CLS] of each pair, 0 if there is no pair.
-      lengths_BK: int64, number of tokens of each pair.
-    """
-
-    source_BT: np.ndarray
-    segment_ids_BT: np.ndarray
-    position_ids_BT: np.ndarray
-    sequence_ids_BT: np.ndarray
-    candidates_BT: np.ndarray
-    first_BK: np.ndarray
-    lengths_BK: np.ndarray
+    source_BT: np.ndarray  # int64, index of each token in `Visit.tokens`
+    segment_ids_BT: np.ndarray  # int32, as in the batch
+    position_ids_BT: np.ndarray  # int32, as in the batch
+    sequence_ids_BT: np.ndarray  # int32, as in the batch
+    candidates_BT: np.ndarray  # uint8, sequence_ids of text tokens, 0 for all others
+    first_BK: np.ndarray  # int32, position of [CLS], 0 if there is no pair
+    lengths_BK: np.ndarray  # int64, number of tokens
 
 
 # Flags of the pieces of a pair: [CLS] A [SEP] B [SEP], and padding after the last pair.
@@ -41,12 +31,7 @@ _PIECES = (0, _IS_TEXT, 0, _IS_B | _IS_TEXT, _IS_B, _IS_PADDING)
 
 
 def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
-    """Lays out the pairs of each row consecutively, followed by padding.
-
-    Args:
-      pairs_BK5: as in `visits.Visit`.
-      length: T.
-    """
+    """Lays out the pairs of `Visit` of each row consecutively, then padding to T."""
     B, K, _ = pairs_BK5.shape
     a_start, a_length, b_start, b_length, _ = pairs_BK5.transpose(2, 0, 1)
     sizes_BK6 = np.zeros((B, K, 6), np.int64)
@@ -62,7 +47,7 @@ def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
     source_BK6[:, :, 2] = source_BK6[:, :, 4] = SEP
     source_BK6[:, :, 1], source_BK6[:, :, 3] = a_start, b_start
 
-    # For every position: the source of its piece minus the start of the piece.
+    # Adding the position to this gives the index of its token.
     starts_BK6 = np.cumsum(sizes_B_6K, axis=1) - sizes_B_6K
     source = source_BK6.ravel() - starts_BK6.ravel()
     source_BT = np.repeat(source, sizes).reshape(B, length)

@@ -6,7 +6,7 @@ Shapes: B row of a batch, T token, P masked position, K sentence pair in a row.
 import collections
 import concurrent.futures
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -32,6 +32,16 @@ MAX_STEPS_AT_A_TIME = 8
 VisitKey = tuple[int, int, int]
 
 
+class Selection(TypedDict):
+    """Selects the rows of a phase that a host makes: the arguments of `StepRows`."""
+
+    split: str  # "train" or "validation", which is one small stream
+    seed: int
+    phase_index: int  # in config.phases; each phase starts a new epoch
+    host: NotRequired[int]
+    num_hosts: NotRequired[int]  # divides the global_batch_size of the phase
+
+
 class Part(NamedTuple):
     """Consecutive rows of a visit, which may still be in progress."""
 
@@ -48,6 +58,7 @@ class StepRows:
     visit once.
 
     Attributes:
+      phase: the phase.
       size: the number of this host's rows in a step.
       num_steps: the number of steps to make at a time.
     """
@@ -63,9 +74,8 @@ class StepRows:
         host: int = 0,
         num_hosts: int = 1,
     ):
-        """Initializes the streams; the arguments are those of `pipeline.dataset`."""
         self._corpus, self._config = corpus, config
-        self._phase = phase = config.phases[phase_index]
+        self.phase = phase = config.phases[phase_index]
         streams = make_streams(corpus, config, split, seed, phase_index)
         self._per_stream = phase.global_batch_size // len(streams)
         self.size = phase.global_batch_size // num_hosts
@@ -124,30 +134,26 @@ class StepRows:
         key = (*stream.key, epoch, number)
         num_rows = stream.rows[index]
         return visits.draw(
-            self._corpus, self._config, self._phase, shard, num_rows, key, epoch
+            self._corpus, self._config, self.phase, shard, num_rows, key, epoch
         )
 
     def make(self, first_step: int) -> Batch:
-        """Returns this host's rows of `num_steps` steps, see `pipeline.dataset`.
-
-        Raises:
-          CorruptError: when a shard is missing or corrupt.
-        """
-        made = self._rows(self.parts(first_step, self.num_steps))
+        """Returns this host's rows of `num_steps` steps, see `pipeline.dataset`."""
         own = slice(self._first, self._first + self.size)
-        return {
-            name: x.reshape(self.num_steps, -1, x.shape[-1])[:, own].reshape(
-                -1, x.shape[-1]
-            )
-            for name, x in made.items()
-        }
+
+        def cut(x: np.ndarray) -> np.ndarray:
+            by_step = x.reshape(self.num_steps, -1, x.shape[-1])
+            return by_step[:, own].reshape(-1, x.shape[-1])
+
+        made = self._rows(self.parts(first_step, self.num_steps))
+        return {name: cut(x) for name, x in made.items()}
 
     def _rows(self, parts: list[Part]) -> Batch:
         """Returns the rows of parts of visits as arrays."""
         drawn = [(visit.result(), first, stop) for visit, first, stop in parts]
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])
-        layout = row_layout.lay_out(pairs_BK5, self._phase.sequence_length)
+        layout = row_layout.lay_out(pairs_BK5, self.phase.sequence_length)
         ids_BT = np.empty(layout.source_BT.shape, drawn[0][0].tokens.dtype)
         row = 0
         for visit, i, j in drawn:

@@ -16,19 +16,12 @@ _SPLIT_KEYS = {"train": 0, "validation": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One of the streams of a split.
-
-    Attributes:
-      index: index of the stream.
-      shards: (index in the split, shard) of each shard of the stream.
-      rows: number of rows of one visit to each shard.
-      key: seed, split and phase, which are part of the key of every draw.
-    """
+    """One of the streams of a split."""
 
     index: int
-    shards: tuple[tuple[int, Shard], ...]
-    rows: tuple[int, ...]
-    key: tuple[int, ...]
+    shards: tuple[tuple[int, Shard], ...]  # (index in the split, shard)
+    rows: tuple[int, ...]  # number of rows of one visit to each shard
+    key: tuple[int, ...]  # seed, split and phase, part of the key of every draw
 
     def order(self, epoch: int) -> np.ndarray:
         """Returns the order in which an epoch visits the shards."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.pairs import truncate_longest
 from bert_jax.data.batches.row_layout import Layout
 from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, Tokenizer
 
@@ -37,8 +38,7 @@ class Tokens:
 
     Attributes:
       ids: int32 token ids.
-      starts: int64, index of the first token of each text.
-      lengths: int64, number of tokens of each text.
+      starts, lengths: int64, index of the first token and number of tokens of a text.
     """
 
     ids: np.ndarray
@@ -57,12 +57,7 @@ def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Toke
 
 
 def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.ndarray:
-    """Returns one value per token, aligned with `tokens.ids`.
-
-    Args:
-      values: values of the tokens of each text, of the same length as the text.
-      elsewhere: value of special tokens.
-    """
+    """Returns the values of all texts, aligned with `tokens.ids`; else `elsewhere`."""
     found = np.full(len(tokens.ids), elsewhere, np.int32)
     found[len(tokens.ids) - tokens.lengths.sum() :] = np.concatenate(values)
     return found
@@ -87,10 +82,7 @@ class Rows:
         return len(self.pairs_N4)
 
     def num_tokens(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns int64, number of tokens of the given rows, including [CLS] and [SEP].
-
-        By default all rows.
-        """
+        """Returns int64, number of tokens of some rows, with [CLS] and [SEP]."""
         a, b = self.pairs_N4[rows, 1], self.pairs_N4[rows, 3]
         return a + b + 2 + (b > 0)
 
@@ -100,13 +92,12 @@ class Rows:
         return dataclasses.replace(self, length=row_length(longest, self.length))
 
     def layout(self, rows_B: np.ndarray) -> Layout:
-        """Returns the layout of the given rows."""
         pairs_B15 = np.zeros((len(rows_B), 1, 5), np.int64)
         pairs_B15[:, 0, :4] = self.pairs_N4[rows_B]
         return row_layout.lay_out(pairs_B15, self.length)
 
     def arrays(self, layout: Layout) -> dict[str, np.ndarray]:
-        """Returns the inputs of `Bert.encode`, int32[B, T]."""
+        """Returns the inputs of `Bert.states`, int32[B, T]."""
         return {
             "input_ids": self.ids[layout.source_BT],
             "segment_ids": layout.segment_ids_BT,
@@ -123,7 +114,6 @@ def of_pairs(
     Args:
       a_N: int, index of the first text of each row.
       b_N: int, index of the second text, or -1 if there is none.
-      length: T.
 
     Returns:
       The rows, and the number of truncated rows.
@@ -136,26 +126,6 @@ def of_pairs(
     pairs = (tokens.starts[a_N], kept[0], tokens.starts[b_N], kept[1])
     num_truncated = int((a_length_N + b_length_N > room_N).sum())
     return Rows(tokens.ids, np.stack(pairs, axis=1), length), num_truncated
-
-
-def truncate_longest(
-    a_N: np.ndarray, b_N: np.ndarray, max_num_tokens: int | np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lengths of pairs after truncation, one token of the longer at a time.
-
-    If both texts have the same length, the second is truncated.
-
-    Source: google-research/bert run_classifier.py, _truncate_seq_pair.
-    """
-    excess_N = np.maximum(a_N + b_N - max_num_tokens, 0)
-    # The tokens that the longer text loses until both have the same length.
-    difference_N = np.minimum(np.abs(a_N - b_N), excess_N)
-    rest_N = excess_N - difference_N
-    a_is_longer_N = a_N > b_N
-    return (
-        a_N - np.where(a_is_longer_N, difference_N, 0) - rest_N // 2,
-        b_N - np.where(a_is_longer_N, 0, difference_N) - (rest_N + 1) // 2,
-    )
 
 
 def weights(rows_B: np.ndarray) -> np.ndarray:

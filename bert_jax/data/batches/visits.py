@@ -24,22 +24,18 @@ class Visit:
     """The rows of one visit to a shard.
 
     Attributes:
-      epoch: epoch of the stream.
-      shard: file name of the shard.
       tokens: uint16 or uint32, the special tokens of a row, see row_layout.py, followed
         by the tokens of the shard, see `Corpus.load_marked`.
       pairs_RK5: int32, A start, A length, B start, B length and is_random of each pair;
         all 0 if there is no pair. Starts are indices in `tokens`.
-      keys_R2: uint32, keys of the masks of the rows.
-      document_starts: int64, index in `tokens` of the first token of each document.
     """
 
-    epoch: int
-    shard: str
+    epoch: int  # of the stream
+    shard: str  # file name
     tokens: np.ndarray
     pairs_RK5: np.ndarray
-    keys_R2: np.ndarray
-    document_starts: np.ndarray
+    keys_R2: np.ndarray  # uint32, of the masks of the rows
+    document_starts: np.ndarray  # int64, index in `tokens` of the first token of each
 
 
 def draw(
@@ -59,7 +55,6 @@ def draw(
 
     Args:
       config: its data section is used.
-      phase: determines the length of rows and the number of pairs in a row.
       num_rows: R, about the mean number of rows of a pass.
       key: key of the draws, unique to the shard, epoch, phase and split.
     """

@@ -20,7 +20,7 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files, lines, sources
-from bert_jax.data.sources.kind import DivisibleSource, InputFile, ranges
+from bert_jax.data.sources.kind import FileSource, InputFile, ranges
 from bert_jax.errors import ConfigError
 
 _FILE = "groups.json"
@@ -64,7 +64,7 @@ def plan(
         old = [files for old_number, files in before if old_number == number]
         kind, parts = source.kind, source.files
         # A part of lines would lose the line numbers in messages.
-        if isinstance(kind, DivisibleSource) and not kind.is_line_based:
+        if isinstance(kind, FileSource) and not kind.is_line_based:
             parts = _divided(kind, source.files, old, max_bytes)
         groups += [
             Group(number, source.spec, files, _name(number, source, files, data))
@@ -77,7 +77,7 @@ def plan(
 
 
 def _divided(
-    kind: DivisibleSource,
+    kind: FileSource,
     files: tuple[InputFile, ...],
     before: list[list],
     max_bytes: int,
@@ -105,7 +105,7 @@ def _divided(
         return tuple(itertools.chain(*pool.map(divide, files)))
 
 
-def _parts(file: InputFile, kind: DivisibleSource, max_bytes: int) -> list[InputFile]:
+def _parts(file: InputFile, kind: FileSource, max_bytes: int) -> list[InputFile]:
     """Divides a file into parts, of at most max_bytes of text if possible."""
     try:
         parts = list(kind.parts(file, max_bytes)) or [file.part]

@@ -11,17 +11,11 @@ from bert_jax.data.sources.unwrap import Stream
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """A document as it was read, before cleaning and sentence splitting.
+    """A document as it was read, before cleaning and sentence splitting."""
 
-    Attributes:
-      lines: non-blank lines without line ends.
-      is_split: True if each line is a sentence, False if each line is a paragraph.
-      origin: file or dataset, and the number of the document in it.
-    """
-
-    lines: tuple[str, ...]
-    is_split: bool
-    origin: str
+    lines: tuple[str, ...]  # non-blank, without line ends
+    is_split: bool  # each line is a sentence; otherwise each line is a paragraph
+    origin: str  # file or dataset, and the number of the document in it
 
     @property
     def num_bytes(self) -> int:
@@ -43,11 +37,9 @@ def assemble(
     over max_document_bytes is yielded in parts.
 
     Args:
-      stream: lines; None after the last line of each document.
       name: file or dataset, for `Document.origin`.
       data_config: its max_document_bytes is used.
       counts: "documents_cut" and "documents_unwrapped" are incremented.
-      is_split: True if each line is a sentence.
     """
     if not is_split:
         stream = unwrap.unwrapped(stream, counts)

@@ -94,7 +94,6 @@ def _string_items(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """Yields a module's docstrings in reading order."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     pending: list[ast.AST] = [_parse_python(path)]
     while pending:

@@ -12,7 +12,6 @@ default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from bert_jax import hub, storage
@@ -57,33 +56,22 @@ class HubDataset(Parquet):
 
 
 class Dataset(NamedTuple):
-    """The files of one revision of a dataset.
+    """The files of one revision of a dataset."""
 
-    Attributes:
-      name: as in the spec, for messages.
-      root: directory, or URL with the commit.
-      names: paths of all files, relative to the root.
-      commit: the commit on the Hub; None for a directory.
-      config: name of the config; None if the spec names none.
-    """
+    name: str  # as in the spec, for messages
+    root: str  # directory, or URL with the commit
+    names: list[str]  # paths of all files, relative to the root
+    commit: str | None  # on the Hub; None for a directory
+    config: str | None  # if the spec names one
 
-    name: str
-    root: str
-    names: list[str]
-    commit: str | None
-    config: str | None
-
-
-def parse(argument: str) -> tuple[str, str]:
-    """Splits the argument of a spec, without its column, into dataset and split."""
-    name, _, split = argument.partition(":")
-    return name, split or "train"
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(f"{_KEY}: hf:{self.name} {problem}")
 
 
 def repository(spec: str) -> str | None:
     """Returns OWNER/NAME if a spec is of a dataset on the Hub."""
     kind, _, argument = spec.partition(":")
-    name, _ = parse(argument.partition("#")[0])
+    name = re.split("[:#]", argument, maxsplit=1)[0]
     match = _ON_THE_HUB.fullmatch(name)
     if kind != "hf" or match is None or _directory(name):
         return None
@@ -100,61 +88,43 @@ def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
 
     Returns:
       Sorted paths or hf:// URLs, and the commit on the Hub; None for a directory.
-
-    Raises:
-      ConfigError: when there is no such dataset, config or split, when its files are
-        not Parquet, or when the Hub cannot be reached.
     """
-    name, split = parse(argument)
+    name, _, split = argument.partition(":")
+    split = split or "train"
     if local := _directory(name):
         dataset = _in_directory(name, *local)
     else:
         dataset = _on_the_hub(name, record)
-    configs = _declared(dataset)
-    if configs:
-        by_split = _declared_splits(dataset, configs)
-    else:
-        by_split = _splits_of_layout(dataset)
+    by_split = _declared(dataset) or _by_layout(dataset)
     if not by_split:
-        raise _error(dataset, f"has no Parquet file; {_NOT_PARQUET}")
+        raise dataset.error(f"has no Parquet file; {_NOT_PARQUET}")
     if split not in by_split:
         splits = ", ".join(sorted(by_split))
-        raise _error(dataset, f"has no split {split!r}; use one of: {splits}")
+        raise dataset.error(f"has no split {split!r}; use one of: {splits}")
     names = sorted(by_split[split])
     others = [name for name in names if not name.endswith(".parquet")]
     if others or not names:
         problem = f"keeps {others[0]}" if others else f"has no file of {split!r}"
-        raise _error(dataset, f"{problem}; {_NOT_PARQUET}")
+        raise dataset.error(f"{problem}; {_NOT_PARQUET}")
     return [f"{dataset.root}/{name}" for name in names], dataset.commit
-
-
-def _error(dataset: Dataset, problem: str) -> ConfigError:
-    return ConfigError(f"{_KEY}: hf:{dataset.name} {problem}")
 
 
 # ---------------------------------------------------------------------- where it is
 
 
 def _directory(name: str) -> tuple[str, str | None] | None:
-    """Returns the directory and the config, None for none, of a dataset on disk.
+    """Returns the directory and the config, if any, of a dataset on disk.
 
     Returns None if the dataset is not on disk; `find` then reads the Hub.
     """
     path = os.path.expanduser(name).rstrip("/")
-    parent, config = os.path.split(path)
-    if os.path.isdir(path) and config not in _config_names(parent):
+    if os.path.isdir(path):
         return path, None
+    parent, config = os.path.split(path)
     match = _ON_THE_HUB.fullmatch(name)
     if os.path.isdir(parent) and (match is None or match["config"]):
         return parent, config
     return None
-
-
-def _config_names(directory: str) -> list[str]:
-    path = os.path.join(directory, _CARD)
-    if not os.path.isfile(path):
-        return []
-    return [config["config_name"] for config in _configs_in(storage.read(path), path)]
 
 
 def _in_directory(
@@ -241,79 +211,64 @@ def _in_cache(name: str, repository: str, revision: str, config: str | None) -> 
 
 # ------------------------------------------------------------------------- its files
 
-
-def _declared(dataset: Dataset) -> list[dict[str, Any]]:
-    """Returns the configs that README.md declares with their files."""
-    if _CARD not in dataset.names:
-        return []
-    path = f"{dataset.root}/{_CARD}"
-    return [x for x in _configs_in(storage.read(path), path) if "data_files" in x]
+Splits = dict[str, set[str]]  # the names of the files of each split
 
 
-def _configs_in(card: bytes, path: str) -> list[dict[str, Any]]:
+def _declared(dataset: Dataset) -> Splits:
+    """Returns the files of a config that README.md declares; {} if it has none."""
     import yaml
+    from fsspec.utils import glob_translate  # of huggingface_hub
     from huggingface_hub import DatasetCard
 
+    if _CARD not in dataset.names:
+        return {}
+    path = f"{dataset.root}/{_CARD}"
+    card = storage.read(path).decode(errors="replace")
     try:
-        metadata = DatasetCard(card.decode(errors="replace")).data.to_dict()
-        configs = metadata.get("configs") or []
-        return [{"config_name": "default", **config} for config in configs]
-    except (yaml.YAMLError, TypeError, ValueError):
+        configs = {
+            config.get("config_name", "default"): config
+            for config in DatasetCard(card).data.to_dict().get("configs") or []
+            if "data_files" in config
+        }
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise ConfigError(
             f"{path} has metadata that is not valid YAML; correct it"
         ) from None
-
-
-def _declared_splits(
-    dataset: Dataset, configs: list[dict[str, Any]]
-) -> dict[str, set[str]]:
-    by_name = {config["config_name"]: config for config in configs}
-    preferred = [name for name in by_name if by_name[name].get("default")]
-    config = by_name[_config(dataset, sorted(by_name), [*preferred, "default"])]
-    result: dict[str, set[str]] = {}
-    for split, patterns in _patterns(config["data_files"]):
-        are_patterns = isinstance(patterns, list) and all(
-            isinstance(pattern, str) for pattern in patterns
-        )
-        if split is None or not are_patterns:
-            raise ConfigError(
-                f"{dataset.root}/{_CARD} has data_files in the config"
-                f" {config['config_name']!r} without a split or a path; correct it, or"
-                " that of a downloaded copy, which hf:DIRECTORY reads"
-            )
-        found = result.setdefault(str(split), set())
-        for pattern in patterns:
-            found.update(_matching(dataset.names, pattern))
+    if not configs:
+        return {}
+    preferred = [name for name in configs if configs[name].get("default")]
+    name = _config(dataset, sorted(configs), [*preferred, "default"])
+    result: Splits = {}
+    try:
+        for split, patterns in _patterns(configs[name]["data_files"]):
+            for pattern in [patterns] if isinstance(patterns, str) else patterns:
+                matches = re.compile(glob_translate(pattern)).match
+                result.setdefault(split, set()).update(filter(matches, dataset.names))
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{path} has data_files in the config {name!r} without a split or a path;"
+            " correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
+        ) from None
     return result
 
 
-def _patterns(files: Any) -> list[tuple[Any, Any]]:
-    """Returns each split in data_files with its list of patterns, not validated."""
+def _patterns(files: Any) -> list[tuple[str, Any]]:
+    """Returns the splits in data_files with their patterns, one or a list of them."""
     if isinstance(files, dict):
-        items = list(files.items())
-    elif isinstance(files, list) and not all(isinstance(item, str) for item in files):
-        entries = (item if isinstance(item, dict) else {} for item in files)
-        items = [(entry.get("split"), entry.get("path")) for entry in entries]
-    else:
-        items = [("train", files)]
-    return [(split, [x] if isinstance(x, str) else x) for split, x in items]
+        return [(str(split), patterns) for split, patterns in files.items()]
+    if isinstance(files, str) or all(isinstance(item, str) for item in files):
+        return [("train", files)]
+    return [(str(item["split"]), item["path"]) for item in files]
 
 
-def _matching(names: Iterable[str], pattern: str) -> list[str]:
-    from fsspec.utils import glob_translate  # of huggingface_hub
-
-    matches = re.compile(glob_translate(pattern)).match
-    return [name for name in names if matches(name)]
-
-
-def _splits_of_layout(dataset: Dataset) -> dict[str, set[str]]:
-    names = [name for name in dataset.names if name.endswith(".parquet")]
-    if not names:
+def _by_layout(dataset: Dataset) -> Splits:
+    by_config: dict[str, Splits] = {}
+    for name in dataset.names:
+        if name.endswith(".parquet"):
+            config, split = _config_and_split(name)
+            by_config.setdefault(config, {}).setdefault(split, set()).add(name)
+    if not by_config:
         return {}
-    by_config: dict[str, dict[str, set[str]]] = {}
-    for name in names:
-        config, split = _config_and_split(name)
-        by_config.setdefault(config, {}).setdefault(split, set()).add(name)
     if "" in by_config and not dataset.config:
         return by_config[""]
     return by_config[_config(dataset, sorted(filter(None, by_config)), ["default"])]
@@ -343,6 +298,6 @@ def _config(dataset: Dataset, names: list[str], preferred: list[str]) -> str:
             return found[0]
         problem = "has several configs"
     if not names:
-        raise _error(dataset, f"{problem}, because it has no configs; name none")
+        raise dataset.error(f"{problem}, because it has no configs; name none")
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    raise _error(dataset, f"{problem}; name one of: {listed}")
+    raise dataset.error(f"{problem}; name one of: {listed}")

@@ -4,21 +4,14 @@ import dataclasses
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.data.sources import registry
+from bert_jax.data.sources import sources
 from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A source spec and its files.
-
-    Attributes:
-      spec: an item of config.data.sources.
-      files: sorted by path; empty for a dataset.
-      version: of a dataset, if it is known.
-      commit: of a dataset on the Hugging Face Hub.
-    """
+    """An item of config.data.sources and its files; see `kind.Found`."""
 
     spec: str
     files: tuple[InputFile, ...]
@@ -27,7 +20,7 @@ class Source:
 
     @property
     def kind(self) -> DatasetSource | FileSource:
-        return registry.parse(self.spec)
+        return sources.parse(self.spec)
 
     @property
     def text_bytes(self) -> int | None:
@@ -43,15 +36,8 @@ class Source:
 
 
 def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
-    """Finds the files of each source.
-
-    Args:
-      record: file of the commits of `hf:` sources, see `hub_datasets.find`.
-
-    Raises:
-      ConfigError: when a spec is malformed or matches no file.
-    """
-    return tuple(Source(spec, *registry.parse(spec).find(record)) for spec in specs)
+    """Finds the files of each source, see `SourceKind.find`."""
+    return tuple(Source(spec, *sources.parse(spec).find(record)) for spec in specs)
 
 
 def total_bytes(found: tuple[Source, ...]) -> int | None:
@@ -63,12 +49,10 @@ def total_bytes(found: tuple[Source, ...]) -> int | None:
 def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> float:
     """Returns the share of the text that is in added, changed or removed files.
 
+    The share is 1 if the spec or version of any source differs.
+
     Args:
       before: earlier sources, converted by `dataclasses.asdict` and stored as JSON.
-      found: the sources now.
-
-    Returns:
-      A share in [0, 1]; 1 if the spec or version of any source differs.
     """
     if [(source["spec"], tuple(source["version"])) for source in before] != [
         (source.spec, source.version) for source in found
@@ -82,5 +66,5 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
 
 def no_text(spec: str) -> ConfigError:
     """Returns the error for a source whose documents contain no text."""
-    description = registry.parse(spec).describe()
+    description = sources.parse(spec).describe()
     return ConfigError(f"config.data.sources: no text in {description}")

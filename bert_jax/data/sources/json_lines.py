@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, lines
-from bert_jax.data.sources.kind import DivisibleSource, InputFile
+from bert_jax.data.sources.kind import FileSource, InputFile
 from bert_jax.errors import ConfigError
 
 # The maximum ratio of the length of a JSON line to the length of its text: escapes and
@@ -16,7 +16,7 @@ from bert_jax.errors import ConfigError
 JSON_OVERHEAD = 4
 
 
-class JsonLines(DivisibleSource):
+class JsonLines(FileSource):
     """JSON Lines: one document per line, in a field that the spec names."""
 
     name = "jsonl"
@@ -73,11 +73,7 @@ def objects(
 
 
 def parse(line: str, where: str) -> dict[str, Any]:
-    """Returns the object of a line; NaN, which is no JSON but written, becomes None.
-
-    Raises:
-      ConfigError: when it is not a JSON object. The message names `where`.
-    """
+    """Returns the object of a line; NaN, which is no JSON but written, becomes None."""
     try:
         found = json.loads(line, parse_constant=lambda _: None)
         problem = f"is {type(found).__name__}, not an object"
@@ -96,30 +92,23 @@ def parse(line: str, where: str) -> dict[str, Any]:
 def text_of(
     found: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
 ) -> str:
-    """Returns the text at a dotted path in an object, or "" if it was rejected.
-
-    Raises:
-      ConfigError: when the field is missing or not a string and `counts` does not
-        collect errors; see `lines.reject`. The message lists the fields present.
-    """
+    """Returns the text at a dotted path, "" if it is null or after `lines.reject`."""
     value: Any = found
     for name in (field,) if field in found else field.split("."):
         if not isinstance(value, dict) or name not in value:
             names = ", ".join(value) if isinstance(value, dict) else "no fields"
-            problem = (
-                f"{where} has no field {field!r} (instead of {name!r} it has: {names});"
-                " name the field in config.data.sources as #field or #outer.inner"
-            )
-            lines.reject(counts, ConfigError(problem))
-            return ""
+            problem = f"no field {field!r} (instead of {name!r} it has: {names})"
+            break
         value = value[name]
-    if value is None:  # an empty document, as in Parquet
-        return ""
-    if not isinstance(value, str):
-        problem = (
-            f"{where} has {type(value).__name__} in the field {field!r}, not text;"
-            f" name a text field in config.data.sources (fields: {', '.join(found)})"
-        )
-        lines.reject(counts, ConfigError(problem))
-        return ""
-    return lines.whole_characters(value)
+    else:
+        if value is None or isinstance(value, str):
+            return lines.whole_characters(value or "")
+        names = ", ".join(found)
+        kind = type(value).__name__
+        problem = f"{kind} in the field {field!r}, not text (fields: {names})"
+    error = (
+        f"{where} has {problem}; name a field of text in config.data.sources as #field"
+        " or #outer.inner"
+    )
+    lines.reject(counts, ConfigError(error))
+    return ""

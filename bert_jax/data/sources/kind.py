@@ -1,6 +1,6 @@
 """The interface of a kind of source: finding files, reading them, dividing them.
 
-A new kind is a class in a module of its own, and an entry of `registry.KINDS`.
+A new kind is a class in a module of its own, and an entry of `sources.KINDS`.
 """
 
 import abc
@@ -37,53 +37,36 @@ class InputFile(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The files or the version that identify the text of a source.
+    """The files or the version that identify the text of a source."""
 
-    Attributes:
-      files: sorted by path; empty for a dataset.
-      version: of a dataset, if it is known.
-      commit: of a dataset on the Hugging Face Hub.
-    """
-
-    files: tuple[InputFile, ...]
-    version: tuple[str, ...] = ()
-    commit: str | None = None
+    files: tuple[InputFile, ...]  # sorted by path; empty for a dataset
+    version: tuple[str, ...] = ()  # of a dataset, if it is known
+    commit: str | None = None  # of a dataset on the Hugging Face Hub
 
 
 class SourceKind(abc.ABC):
     """A source of some kind, made from its spec.
 
     Attributes:
-      name: name of the kind, before the colon of a spec.
-      form: syntax of a spec, for error messages.
-      is_download: whether the size of the text is unknown until it is downloaded.
-      spec: the spec.
       argument: the spec without the kind.
       format: the part of the spec that determines how a file is read.
     """
 
-    name: ClassVar[str]
-    form: ClassVar[str]
-    is_download: ClassVar[bool] = False
+    name: ClassVar[str]  # before the colon of a spec
+    form: ClassVar[str]  # syntax of a spec, for error messages
+    is_download: ClassVar[bool] = False  # the size of the text is unknown before
 
     def __init__(self, spec: str):
-        """Parses a spec.
-
-        Raises:
-          ConfigError: when the spec is malformed.
-        """
+        """Parses a spec; raises ConfigError if it is malformed."""
         self.spec = self.format = spec
         self.argument = spec.removeprefix(f"{self.name}:")
 
     @abc.abstractmethod
     def find(self, record: str | None) -> Found:
-        """Finds the files.
+        """Finds the files; raises ConfigError if there are none.
 
         Args:
           record: file of the commits of datasets on the Hub, see `hub_datasets.find`.
-
-        Raises:
-          ConfigError: when there are none.
         """
 
     def describe(self) -> str:
@@ -101,7 +84,7 @@ class DatasetSource(SourceKind):
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
-        """Yields all documents; see `sources.documents`."""
+        """Yields all documents; see `sources.read`."""
 
     def slices(self, count: int) -> list[str]:
         """Returns the specs of about `count` slices of equal length."""
@@ -110,19 +93,11 @@ class DatasetSource(SourceKind):
 
 
 class FileSource(SourceKind):
-    """A source of files that match a pattern.
+    """A source of files that match a glob pattern."""
 
-    Attributes:
-      has_field: whether #field follows the pattern.
-      is_line_based: whether a line can be read without the lines before it.
-      may_cut_lines: whether a line is text, of which any part can be read.
-      pattern: a glob pattern.
-      field: "" if there is none.
-    """
-
-    has_field: ClassVar[bool] = False
-    is_line_based: ClassVar[bool] = True
-    may_cut_lines: ClassVar[bool] = False
+    has_field: ClassVar[bool] = False  # #field follows the pattern
+    is_line_based: ClassVar[bool] = True  # a line needs no lines before it
+    may_cut_lines: ClassVar[bool] = False  # a line is text, and so is any part of it
 
     def __init__(self, spec: str):
         super().__init__(spec)
@@ -154,26 +129,17 @@ class FileSource(SourceKind):
         names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
         return f"{self.spec!r}: 0 documents in {len(found)} file(s), {names}"
 
-    @abc.abstractmethod
     def read(
-        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
+        self,
+        path: str,
+        part: lines.Part,
+        data_config: DataConfig,
+        counts: collections.Counter[str],
     ) -> Iterator[Document]:
-        """Yields the documents of a file; see `sources.documents`."""
+        """Yields the documents of a part of a file; see `sources.read`."""
+        stream = self.stream(path, part, data_config, counts)
+        yield from assemble(stream, path, data_config, counts)
 
-    def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
-        """Divides a file into parts, of about max_bytes of text if possible.
-
-        Raises:
-          ConfigError: when the file cannot be read.
-        """
-        del file, max_bytes
-        yield lines.WHOLE
-
-
-class DivisibleSource(FileSource):
-    """A source of files that can be read in parts; overrides `parts`."""
-
-    @abc.abstractmethod
     def stream(
         self,
         path: str,
@@ -181,31 +147,20 @@ class DivisibleSource(FileSource):
         data_config: DataConfig,
         counts: collections.Counter[str],
     ) -> Stream:
-        """Yields the lines of a part of a file, and None after each document."""
+        """Yields the lines of a part of a file, and None after each document.
 
-    def read_part(
-        self,
-        path: str,
-        part: lines.Part,
-        data_config: DataConfig,
-        counts: collections.Counter[str],
-    ) -> Iterator[Document]:
-        """Yields the documents of a part of a file; see `sources.documents`."""
-        stream = self.stream(path, part, data_config, counts)
-        yield from assemble(stream, path, data_config, counts)
+        A kind defines this or `read`.
+        """
+        raise NotImplementedError
 
-    def read(
-        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
-        return self.read_part(path, lines.WHOLE, data_config, counts)
+    def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
+        """Divides a file into parts, of about max_bytes of text if possible."""
+        del file, max_bytes
+        yield lines.WHOLE
 
 
 def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
-    """Returns the regular files among the paths.
-
-    All files are statted concurrently, so that thousands of files on a slow file system
-    take seconds.
-    """
+    """Returns the regular files among the paths."""
     return tuple(
         InputFile(path, stat.num_bytes, stat.changed_ns)
         for path, stat in zip(paths, storage.stat_all(paths), strict=True)
@@ -213,14 +168,30 @@ def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
     )
 
 
+def choose_text(texts: Sequence[str], given: str, where: str) -> str:
+    """Returns the given column of text; without one, "text" or the only one.
+
+    Args:
+      texts: the columns or fields of text.
+      given: from a spec, or "".
+      where: file or dataset, for the error.
+    """
+    if given in texts:
+        return given
+    if not given and ("text" in texts or len(texts) == 1):
+        return "text" if "text" in texts else texts[0]
+    problem = f"no column {given!r} of text" if given else "no single column of text"
+    raise ConfigError(
+        f"config.data.sources: {where} has {problem}; append one to the source, as in"
+        f" #column: {', '.join(texts) or 'there is none'}"
+    )
+
+
 def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
     """Divides consecutive items, such as row groups, into ranges of limited size.
 
-    Args:
-      max_bytes: maximum size of a range of several items.
-
-    Yields:
-      The first item of a range, and the one after its last.
+    Yields the first item of a range, and the one after its last. A range of several
+    items has at most max_bytes.
     """
     start, num_bytes = 0, 0
     for i, size in enumerate(sizes):

@@ -86,7 +86,6 @@ def _between_blank_lines(source_lines: Iterable[str]) -> Stream:
 
 
 def _has_groups(sample: list[str]) -> bool:
-    """Returns whether any two consecutive lines are not blank."""
     filled = [bool(line.strip()) for line in sample]
     return any(a and b for a, b in itertools.pairwise(filled))
 

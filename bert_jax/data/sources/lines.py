@@ -43,24 +43,18 @@ class ReadCounts(collections.Counter[str]):
 
     A reader that is given a plain Counter raises ConfigError at the first bad line.
     Given ReadCounts, it drops the line, records the error and continues.
-
-    Attributes:
-      num_bad: number of bad lines.
-      messages: of the first bad lines, at most LISTED_OF_FILE per file.
     """
 
     def __init__(self):
         super().__init__()
-        self.num_bad = 0
-        self.messages: list[str] = []
+        self.num_bad = 0  # bad lines
+        self.messages: list[str] = []  # of the first ones, LISTED_OF_FILE per file
         self._num_of_file = 0
 
     def start_file(self) -> None:
-        """Resets the number of errors recorded for the current file."""
         self._num_of_file = 0
 
     def reject(self, error: ConfigError) -> None:
-        """Counts a bad line, and keeps its message if there is room for it."""
         self.num_bad += 1
         self._num_of_file += 1
         if self._num_of_file <= LISTED_OF_FILE and len(self.messages) < LISTED:
@@ -87,14 +81,9 @@ def read(
 
     Args:
       path: a local path, or a URL that `storage` supports.
-      max_bytes: as for `split`.
-      invalid_utf8: as for `split`.
-      counts: as for `split`.
+      max_bytes, invalid_utf8, counts: as for `split`.
       part: the bytes in which the lines start that are read; WHOLE unless the file
         `formats.is_divisible`. Line numbers count from the first line of the part.
-
-    Raises:
-      ConfigError: when the file is unreadable, truncated or corrupt, and as `split`.
     """
     chunks = _chunks(path, part)
     yield from split(chunks, path, max_bytes, invalid_utf8, counts, part[0])
@@ -127,8 +116,7 @@ def split(
 
     Raises:
       ConfigError: when the text is in another format, see `formats.problem`, or when it
-        is not UTF-8 and `invalid_utf8` is "error" or None. The message names the text
-        and the line.
+        is not UTF-8 and `invalid_utf8` is "error" or None.
     """
     number, pending, suspect = 1, "", False
     for text in _decoded(chunks, name, invalid_utf8, counts, first_byte):
@@ -170,10 +158,7 @@ def plain_lines(
 ) -> Iterator[str]:
     """Yields the lines of a plain text file, split at every Unicode line boundary.
 
-    Args:
-      path: as for `read`.
-      data_config: its max_line_bytes and invalid_utf8 are used.
-      counts: as for `read`; "lines_cut" is also incremented.
+    Increments "lines_cut" and the counts of `read`.
     """
     numbered = read(path, data_config.max_line_bytes, data_config.invalid_utf8, counts)
     previous = 0
@@ -199,12 +184,7 @@ def is_utf8(text: str) -> bool:
 def repair(
     text: str, where: str, invalid_utf8: str | None, counts: collections.Counter[str]
 ) -> str:
-    """Applies `invalid_utf8`, as in `read`, to text decoded with "surrogateescape".
-
-    Raises:
-      ConfigError: when `invalid_utf8` is "error" or None and the text has invalid
-        bytes. The message names `where`.
-    """
+    """Applies `invalid_utf8`, as in `split`, to text decoded with "surrogateescape"."""
     if is_utf8(text) or invalid_utf8 == "skip":
         return text
     if invalid_utf8 == "error":
@@ -228,14 +208,10 @@ def num_bytes(text: str) -> int:
 
 
 def cut(text: str, max_bytes: int) -> list[str]:
-    """Splits a text into parts of at most `max_bytes` UTF-8 bytes.
+    """Splits a text into parts of at most `max_bytes` UTF-8 bytes, at least 4.
 
     A text is cut at a space, which is dropped, or between two characters if there is
-    no space. The parts joined with those spaces are the text.
-
-    Args:
-      text: decoded with "surrogateescape".
-      max_bytes: at least 4, the maximum length of a character.
+    no space.
     """
     data = text.encode("utf-8", "surrogateescape")
     parts, start = [], 0
@@ -284,10 +260,7 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
             yield from _lines_starting_in(part, file)
     except OSError as error:
         if error.strerror:
-            raise ConfigError(
-                f"{path} cannot be read ({error.strerror}); check its path"
-                " and permissions"
-            ) from None
+            raise unreadable(path, error) from None
         raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, error) from None
@@ -328,8 +301,13 @@ def _end_of_line(data: bytes, start: int) -> int:
     return match.end() if match else 0
 
 
+def unreadable(path: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be read ({error.strerror}); check its path and permissions"
+    )
+
+
 def _damaged(path: str, error: Exception) -> ConfigError:
-    """Returns the error for a file that cannot be decompressed."""
     if isinstance(error, EOFError) or "Truncated" in str(error):
         problem = "is truncated: its compressed data ends early"
     else:

@@ -6,16 +6,19 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.kind import DivisibleSource, InputFile, ranges
+from bert_jax.data.sources.kind import FileSource, InputFile, choose_text, ranges
 from bert_jax.errors import ConfigError
 
 # Rows decoded at a time: few enough that long documents fit into memory.
 BATCH_ROWS = 256
 # A row group is read in pieces of this size, because it can be as large as its file.
 BUFFER_BYTES = 2**22
+_TEXT = ("string", "large_string", "string_view")
+# The types of text by writers that do not mark it as text; they are read if named.
+_BINARY = ("binary", "large_binary", "binary_view")
 
 
-class Parquet(DivisibleSource):
+class Parquet(FileSource):
     """Parquet files: one document per row, in a column; a null is an empty document.
 
     A dotted path names a field of a struct. Without #column, it is the column "text" or
@@ -28,12 +31,7 @@ class Parquet(DivisibleSource):
     is_line_based = False
 
     def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
-        """Yields ranges of row groups, by the size of the text before compression.
-
-        Raises:
-          ConfigError: when the file is not Parquet or corrupt, or when the column does
-            not exist or is not text.
-        """
+        """Yields ranges of row groups, by the size of the text before compression."""
         with _opened(file.path, self.field) as (opened, names):
             schema, metadata = opened.schema, opened.metadata
             paths = [schema.column(i).path for i in range(metadata.num_columns)]
@@ -65,14 +63,14 @@ def _values(
             batches = file.iter_batches(BATCH_ROWS, [group], columns=[".".join(names)])
             for batch in batches:
                 values = batch.column(0)
-                for name in names[1:]:
-                    values = _field(values, name)
+                for name in names[1:]:  # null where the struct is null
+                    values = values.flatten()[values.type.get_field_index(name)]
                 yield from enumerate(_as_binary(values).to_pylist(), start=number + 1)
                 number += len(values)
 
 
 @contextlib.contextmanager
-def _opened(path: str, column: str) -> Iterator[tuple[Any, list[str]]]:
+def _opened(path: str, column: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Opens a file, and yields it with the names from the column to the text."""
     import pyarrow
     from pyarrow import parquet
@@ -89,19 +87,11 @@ def _opened(path: str, column: str) -> Iterator[tuple[Any, list[str]]]:
             yield file, _path_in_schema(file.schema_arrow, column, path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.strerror:
-            raise ConfigError(
-                f"{path} cannot be read ({error.strerror}); check its path"
-                " and permissions"
-            ) from None
+            raise lines.unreadable(path, error) from None
+        reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"{path} is corrupt or not Parquet ({_first_line(error)}); copy the file"
-            " again"
+            f"{path} is corrupt or not Parquet ({reason}); copy the file again"
         ) from None
-
-
-def _field(values: Any, name: str) -> Any:
-    """Returns a field of a struct column, null where the struct is null."""
-    return values.flatten()[values.type.get_field_index(name)]
 
 
 def _as_binary(values: Any) -> Any:
@@ -115,70 +105,27 @@ def _as_binary(values: Any) -> Any:
     return values.cast(pyarrow.large_binary())
 
 
-def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
-    """Returns the names from the top-level column to the text.
-
-    Raises:
-      ConfigError: when the column does not exist or is not text. The message lists the
-        text columns.
-    """
-    if not column:
-        column = _default_column(schema, path)
-    names = [column] if column in schema.names else column.split(".")
-    fields: Any = {field.name: field for field in schema}
-    kind = None
-    for name in names:
-        if name not in fields:
-            raise ConfigError(_problem(path, column, "does not exist", schema))
-        kind = fields[name].type
-        fields = {field.name: field for field in kind} if _is_struct(kind) else {}
-    if not (_is_text(kind) or _is_binary(kind)):
-        raise ConfigError(_problem(path, column, f"is {kind}, not text", schema))
-    return names
+def _path_in_schema(schema: Any, column: str, path: str) -> tuple[str, ...]:
+    """Returns the names from the top-level column to the text."""
+    columns = {".".join(names): (names, kind) for names, kind in _columns(schema)}
+    texts = [name for name, (_, kind) in columns.items() if kind in _TEXT]
+    is_binary = column in columns and columns[column][1] in _BINARY
+    chosen = column if is_binary else choose_text(texts, column, path)
+    return columns[chosen][0]
 
 
-def _default_column(schema: Any, path: str) -> str:
-    texts = _text_columns(schema)
-    if "text" in texts or len(texts) == 1:
-        return "text" if "text" in texts else texts[0]
-    raise ConfigError(
-        f"config.data.sources: the text columns of {path} are"
-        f" {', '.join(texts) or 'none'}; append one to the source, as in #column"
-    )
-
-
-def _problem(path: str, column: str, problem: str, schema: Any) -> str:
-    texts = ", ".join(_text_columns(schema)) or "none"
-    return (
-        f"config.data.sources: column {column!r} of {path} {problem}; use one of its"
-        f" text columns: {texts}"
-    )
-
-
-def _text_columns(fields: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted paths of all columns of text."""
-    found = []
-    for field in fields:
-        if _is_struct(field.type):
-            found += _text_columns(field.type, f"{prefix}{field.name}.")
-        elif _is_text(field.type):
-            found.append(prefix + field.name)
-    return found
-
-
-def _is_struct(kind: Any) -> bool:
+def _columns(
+    fields: Any, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields the names and the type of each column that is not a struct."""
     import pyarrow
 
-    return pyarrow.types.is_struct(kind)
-
-
-def _is_text(kind: Any) -> bool:
-    return _stored(kind) in ("string", "large_string", "string_view")
-
-
-def _is_binary(kind: Any) -> bool:
-    """Returns whether a type is that of text by writers that do not mark it as text."""
-    return _stored(kind) in ("binary", "large_binary", "binary_view")
+    for field in fields:
+        names = (*prefix, field.name)
+        if pyarrow.types.is_struct(field.type):
+            yield from _columns(field.type, names)
+        else:
+            yield names, _stored(field.type)
 
 
 def _stored(kind: Any) -> str:
@@ -188,7 +135,3 @@ def _stored(kind: Any) -> str:
     if isinstance(kind, pyarrow.BaseExtensionType):
         kind = kind.storage_type
     return str(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n", 1)[0].rstrip(".")

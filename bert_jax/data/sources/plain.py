@@ -4,16 +4,14 @@ layout.py finds the documents of a file, and unwrap.py joins its hard-wrapped li
 """
 
 import collections
-import itertools
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, layout, lines
-from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.document import assemble
 from bert_jax.data.sources.kind import FileSource
 from bert_jax.errors import ConfigError
 
@@ -32,11 +30,6 @@ _MARKUP = (
         " example with pandoc --to=plain",
     ),
 )
-# Suffixes of tables, and how pyarrow reads them.
-_TABLES = {
-    ".csv": "newlines_in_values=True",
-    ".tsv": r"delimiter='\t', quote_char=False",
-}
 
 
 class Text(FileSource):
@@ -46,9 +39,7 @@ class Text(FileSource):
     form = "text:GLOB"
     may_cut_lines = True
 
-    def read(
-        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
+    def read(self, path, part, data_config, counts):
         source_lines = _lines(path, self.pattern, data_config, counts)
         stream, is_split = layout.documents_of(source_lines)
         yield from assemble(stream, path, data_config, counts, is_split=is_split)
@@ -61,37 +52,34 @@ class Files(FileSource):
     form = "files:GLOB"
     may_cut_lines = True
 
-    def read(
-        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
-        stream = layout.one_document(_lines(path, self.pattern, data_config, counts))
-        yield from assemble(stream, path, data_config, counts)
+    def stream(self, path, part, data_config, counts):
+        return layout.one_document(_lines(path, self.pattern, data_config, counts))
 
 
 def _lines(
     path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[str]:
-    """Yields the lines of a plain text file.
-
-    Raises:
-      ConfigError: when the file is markup, a table or JSON.
-    """
-    found = lines.plain_lines(path, data_config, counts)
-    start = []
-    for line in found:
-        start.append(line)
-        if line.strip():
+    """Yields the lines of a plain text file, and refuses markup, tables and JSON."""
+    is_checked = False
+    for line in lines.plain_lines(path, data_config, counts):
+        if not is_checked and line.strip():
             if problem := _problem(line.lstrip(), path, pattern):
                 raise ConfigError(f"{path} is {problem}")
-            break
-    yield from itertools.chain(start, found)
+            is_checked = True
+        yield line
 
 
 def _problem(line: str, path: str, pattern: str) -> str | None:
     """Describes a file that is not plain text by its name and first line."""
-    suffix = _suffix(path)
-    if suffix in _TABLES:
-        return _table(path, _TABLES[suffix])
+    name = PurePath(path)
+    if name.suffix in formats.COMPRESSED:
+        name = name.with_suffix("")  # of a.csv.gz, a.csv
+    if name.suffix.lower() in (".csv", ".tsv"):
+        return (
+            "a table by its name, and all of its columns would be trained on; convert"
+            " it to Parquet, and write parquet:GLOB#COLUMN, or, if it is plain text,"
+            " end its name in .txt"
+        )
     for tag, problem in _MARKUP:
         if re.match(tag, line, re.IGNORECASE):
             return problem.format(pattern=pattern)
@@ -104,28 +92,6 @@ def _problem(line: str, path: str, pattern: str) -> str | None:
         return (
             f"JSON Lines; write jsonl:{pattern}#FIELD with one of its fields: {names}"
         )
-    if suffix == ".json" and line.startswith(("{", "[")):
+    if name.suffix.lower() == ".json" and line.startswith(("{", "[")):
         return "JSON; write one object per line to a file, and jsonl:GLOB#FIELD"
     return None
-
-
-def _suffix(path: str) -> str:
-    """Returns the suffix of a file's name, of a.csv.gz that of a.csv."""
-    name = PurePath(path)
-    if name.suffix in formats.COMPRESSED:
-        name = name.with_suffix("")
-    return name.suffix.lower()
-
-
-def _table(path: str, options: str) -> str:
-    """Describes a table, with a command that converts it."""
-    code = (
-        "from pyarrow import csv, parquet;"
-        f" table = csv.read_csv({path!r}, parse_options=csv.ParseOptions({options}));"
-        " parquet.write_table(table, 'table.parquet')"
-    )
-    return (
-        "a table by its name, and all of its columns would be trained on; convert it:"
-        f" python -c {shlex.quote(code)}, and write parquet:table.parquet#COLUMN; or,"
-        " if it is plain text, end its name in .txt"
-    )

@@ -87,7 +87,6 @@ def _is_full_stop(text: str, stop: int) -> bool:
 
 
 def _is_abbreviated(text: str, start: int, match: re.Match[str]) -> bool:
-    """Returns whether a full stop belongs to an abbreviation or a list number."""
     stop = match.start()
     # Abbreviations are short; searching a slice keeps the time linear.
     found = _LAST_WORD.search(text[max(start, stop - 16) : stop])

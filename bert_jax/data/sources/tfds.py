@@ -13,7 +13,7 @@ import numpy as np
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
 from bert_jax.data.sources.document import Document, assemble
-from bert_jax.data.sources.kind import DatasetSource, Found
+from bert_jax.data.sources.kind import DatasetSource, Found, choose_text
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -33,7 +33,7 @@ class TensorFlowDataset(DatasetSource):
 
     def __init__(self, spec: str):
         super().__init__(spec)
-        named, self._separator, self._field = self.argument.partition("#")
+        named, _, self._field = self.argument.partition("#")
         self._name, split = name_and_split(named)
         self._split = split or "train"
         if not self._name:
@@ -53,8 +53,8 @@ class TensorFlowDataset(DatasetSource):
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
         found = builder(self._name, _KEY)
-        field = self._field if self._separator else None
-        path = _text_field(self._name, found.info.features or {}, field)
+        texts = list(_text_features(found.info.features or {}))
+        path = choose_text(texts, self._field, self._name).split(".")
         examples = dataset(found, self._split, _KEY)
 
         def stream() -> Stream:
@@ -75,16 +75,13 @@ class TensorFlowDataset(DatasetSource):
 
         A term of a split such as "train+test" has slices of its own, fewer if it has
         fewer examples.
-
-        Raises:
-          ConfigError: when the dataset cannot be prepared or has no such split.
         """
         import tensorflow_datasets as tfds
 
         found = builder(self._name, _KEY)
         dataset(found, self._split, _KEY)  # downloads and prepares the dataset
         splits = found.info.splits
-        result = []
+        result, field = [], f"#{self._field}" if self._field else ""
         terms = tfds.core.ReadInstruction.from_spec(self._split)
         for term in terms.to_absolute(splits):
             begin, end = term.from_ or 0, term.to
@@ -92,41 +89,19 @@ class TensorFlowDataset(DatasetSource):
                 end = splits[term.splitname].num_examples
             bounds = {begin + (end - begin) * i // count for i in range(count + 1)}
             result += [
-                f"tfds:{self._name}:{term.splitname}[{a}:{b}]{self._separator}{self._field}"
+                f"tfds:{self._name}:{term.splitname}[{a}:{b}]{field}"
                 for a, b in itertools.pairwise(sorted(bounds))
             ]
         return result
 
 
-def _text_field(name: str, features: Any, field: str | None) -> list[str]:
-    """Returns the path of the given text feature; by default "text" or the only one."""
-    texts = _text_features(features)
-    if field is None:
-        named = [path for path in texts if path == "text"] or texts
-        if len(named) == 1:
-            return named[0].split(".")
-        raise ConfigError(
-            f"config.data.sources: the text fields of {name} are"
-            f" {', '.join(texts) or 'none'}; name one of them, as in tfds:{name}#field"
-        )
-    if field not in texts:
-        problem = "is not text" if field in features else "does not exist"
-        raise ConfigError(
-            f"config.data.sources: field {field!r} of {name} {problem}; use one of its"
-            f" text fields: {', '.join(texts) or 'none'}"
-        )
-    return field.split(".")
-
-
-def _text_features(features: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted paths of all features that are scalar strings."""
-    found: list[str] = []
+def _text_features(features: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted paths of all features that are scalar strings."""
     for key, feature in features.items():
         if hasattr(feature, "items"):
-            found += _text_features(feature, f"{prefix}{key}.")
+            yield from _text_features(feature, f"{prefix}{key}.")
         elif feature.shape == () and np.dtype(feature.np_dtype) == object:
-            found.append(prefix + key)
-    return found
+            yield prefix + key
 
 
 def name_and_split(argument: str) -> tuple[str, str]:
@@ -140,13 +115,9 @@ def name_and_split(argument: str) -> tuple[str, str]:
 
 
 def builder(name: str, key: str) -> Any:
-    """Returns the builder of a dataset.
+    """Returns the builder of a dataset, such as "glue/sst2" or "glue/sst2:2.0.0".
 
-    Args:
-      name: for example "glue/sst2" or "glue/sst2:2.0.0".
-
-    Raises:
-      ConfigError: when the dataset, its config or its version does not exist.
+    Errors name `key`, a key of the config.
     """
     import tensorflow_datasets as tfds
 
@@ -162,11 +133,7 @@ def builder(name: str, key: str) -> Any:
 
 
 def dataset(builder: Any, split: str, key: str) -> Any:
-    """Returns the `tf.data.Dataset` of a split, in the order in which it was written.
-
-    Raises:
-      ConfigError: when the dataset cannot be prepared or the split does not exist.
-    """
+    """Returns the `tf.data.Dataset` of a split, in the order of writing."""
     import tensorflow_datasets as tfds
 
     prepare(builder, key)
@@ -187,8 +154,7 @@ def dataset(builder: Any, split: str, key: str) -> Any:
 def prepare(builder: Any, key: str) -> None:
     """Downloads and prepares a dataset, unless an earlier call has.
 
-    Raises:
-      ConfigError: when it cannot be prepared, within seconds if there is no network.
+    Without a network, it fails within seconds.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download import downloader

@@ -10,7 +10,7 @@ from concurrent import futures
 from typing import NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files, lines, registry
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.errors import ConfigError
 
@@ -23,28 +23,15 @@ PER_SHARD = 16
 
 
 class Unit(NamedTuple):
-    """A part of a file that is read at once.
+    """A part of a file that is read at once."""
 
-    Attributes:
-      source: index of the source in config.data.sources.
-      path: path of the file.
-      part: row groups or bytes; see `lines.Part`.
-    """
-
-    source: int
+    source: int  # index in config.data.sources
     path: str
-    part: lines.Part
+    part: lines.Part  # row groups or bytes
 
 
 def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
-    """Divides the files of all sources into units, ordered by source and file.
-
-    Args:
-      num_shards: the number of shards to which the units will be assigned.
-
-    Raises:
-      ConfigError: when a Parquet file is corrupt or has no such column.
-    """
+    """Divides the files of all sources into units, ordered by source and file."""
     total = input_files.total_bytes(found) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
     kinds = [source.kind for source in found]
@@ -60,10 +47,10 @@ def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
         return list(itertools.chain.from_iterable(pool.map(units_of, files)))
 
 
-def check(sources: Sequence[str]) -> None:
+def check(specs: Sequence[str]) -> None:
     """Raises ConfigError if a source has no files, which alone can be streamed."""
-    for spec in sources:
-        if isinstance(registry.parse(spec), DatasetSource):
+    for spec in specs:
+        if isinstance(sources.parse(spec), DatasetSource):
             raise ConfigError(
                 f"config.data.sources has {spec!r}, but config.data.stream=True needs"
                 " files, such as parquet:GLOB or jsonl:GLOB#field"

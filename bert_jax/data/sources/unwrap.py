@@ -70,19 +70,12 @@ _ITEM = re.compile(r"\(?\d{1,3}[.)]\s|\(\w\)\s|[-\u2013\u2014]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wrapping:
-    """The width and style at which a text is wrapped.
+    """The width and style at which a text is wrapped."""
 
-    Attributes:
-      width: length of a full line, in columns or characters.
-      in_columns: True if wide characters count as two, False if as one.
-      is_cjk: whether most of the text is Chinese or Japanese.
-      indent: the most common indent, in characters.
-    """
-
-    width: int
-    in_columns: bool
-    is_cjk: bool
-    indent: int
+    width: int  # of a full line, in columns or characters
+    in_columns: bool  # wide characters count as two
+    is_cjk: bool  # most of the text is Chinese or Japanese
+    indent: int  # the most common one, in characters
 
     def is_full(self, line: str, following: str) -> bool:
         """Returns whether a line has no room for the first word of the next line."""
@@ -97,9 +90,7 @@ def unwrapped(stream: Stream, counts: collections.Counter[str]) -> Stream:
     Each document is examined separately, in parts. A part without evidence of a width
     has the width of the part before it. Memory is bounded by PART_LINES and PART_CHARS.
 
-    Args:
-      stream: lines, with None after each document; blank lines end paragraphs.
-      counts: "documents_unwrapped" is incremented.
+    Blank lines end paragraphs. Increments "documents_unwrapped".
     """
     wrapping: Wrapping | None = None
     for part, is_last in _parts(stream):

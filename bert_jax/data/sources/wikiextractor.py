@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import json_lines, lines
-from bert_jax.data.sources.document import Document, assemble
 from bert_jax.data.sources.kind import FileSource
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
@@ -20,9 +19,7 @@ class WikiExtractor(FileSource):
     name = "wikiextractor"
     form = "wikiextractor:GLOB"
 
-    def read(
-        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
+    def stream(self, path, part, data_config, counts):
         # The file is read twice; the first pass finds the format and is not counted.
         source_lines = lines.plain_lines(path, data_config, collections.Counter())
         first = next((line for line in source_lines if line.strip()), "")
@@ -31,8 +28,7 @@ class WikiExtractor(FileSource):
         else:
             source_lines = lines.plain_lines(path, data_config, counts)
             stream = _element_stream(source_lines, path, self.pattern)
-        unescaped = (line and _unescaped(line) for line in stream)
-        yield from assemble(unescaped, path, data_config, counts)
+        yield from (line and _unescaped(line) for line in stream)
 
 
 def _json_stream(

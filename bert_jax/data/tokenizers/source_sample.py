@@ -77,7 +77,7 @@ def documents(
     the text and max_bytes only.
 
     Args:
-      data: as for `sources.documents`.
+      data: as for `sources.read`.
       max_bytes: maximum size of the text of all sources.
       sampled: one `Sampled` per source is appended, in order, and updated.
 

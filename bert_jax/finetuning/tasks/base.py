@@ -56,7 +56,7 @@ class Features:
           rows_B: int64 indices of items; -1 for padding rows.
 
         Returns:
-          int32[B, T] or [B, C, T] inputs of `Bert.encode`, float32[B] weights, and
+          int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights, and
           labels if known. T is reduced to fit the longest of these rows.
         """
         raise NotImplementedError

@@ -196,7 +196,6 @@ def _chunks(size: int) -> list[Any]:
 
 
 def _drop(options, y_RC, first, columns, D, seed):
-    """Returns dropout(y), scaled in float32."""
     if not options.rate:
         return y_RC
     index_RC = (first + _iota(y_RC.shape, 0)) * D + columns.start + _iota(y_RC.shape, 1)

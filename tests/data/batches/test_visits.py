@@ -103,23 +103,6 @@ def test_missing_rows_are_drawn_in_further_passes_without_repeats(
         )
 
 
-def test_a_second_pass_is_only_drawn_if_rows_are_missing(documents, monkeypatch):
-    drawn = []
-
-    def recorded(*args):
-        drawn.append(draw_pairs(*args))
-        return drawn[-1]
-
-    draw_pairs = pairs.draw_pairs
-    monkeypatch.setattr(pairs, "draw_pairs", recorded)
-    settings = phase_of()
-    (first,) = passes(documents, settings, 1)
-    for num_rows, expected in ((len(first), 1), (len(first) + 1, 2)):
-        drawn.clear()
-        draw(documents, settings, num_rows)
-        assert len(drawn) == expected
-
-
 @pytest.mark.parametrize(
     "next_sentence, per_row, num_documents",
     [(True, 1, 2), (True, 4, 2), (False, 1, 1), (False, 4, 1)],
@@ -154,12 +137,3 @@ def test_a_visit_has_num_rows_rows_and_mask_keys(tmp_path):
         every = np.array(pairs_of(visit.pairs_RK5))
         assert every[:, [0, 2]].min() >= num_special
         assert every[:, 0:2].sum(axis=1).max() <= len(visit.tokens)
-
-
-def test_the_key_determines_the_visit(documents):
-    settings = phase_of(per_row=2)
-    first, second, other = (
-        draw(documents, settings, 400, key) for key in ((1, 2), (1, 2), (1, 3))
-    )
-    np.testing.assert_array_equal(first, second)
-    assert (first != other).any(axis=(1, 2)).mean() > 0.9

@@ -353,14 +353,14 @@ def one_parquet_file(documents, rows):
 def parts_read(monkeypatch, config):
     """Prepares a corpus; returns the parts of Parquet files that were read."""
     parts = []
-    read_part = Parquet.read_part
+    read = Parquet.read
 
     def noted(self, path, part, data_config, counts):
         parts.append(part)
-        return read_part(self, path, part, data_config, counts)
+        return read(self, path, part, data_config, counts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parquet, "read_part", noted)
+        patch.setattr(Parquet, "read", noted)
         build.prepare(config, 1)
     return parts
 
@@ -552,7 +552,7 @@ def test_sigkill_of_all_processes_at_random_moments(
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"), 1)
     monkeypatch.setattr(build, "BATCH_BYTES", 100)
-    documents = sources.documents(config.data.sources[0], config.data, Counter())
+    documents = sources.read(config.data.sources[0], config.data, Counter())
     num_runs = len(list(sorted_runs.batches("group", 0, documents, {}, 100)))
     most = num_runs // (num_kills - 1) - 4
     assert most >= 3

@@ -123,9 +123,7 @@ def test_a_large_parquet_file_is_divided_by_row_groups(parquet_config, work, tmp
     assert sum(x.num_bytes for x in parts) == os.path.getsize(tmp_path / "a.parquet")
     assert len({group.name for group in groups}) == len(groups)
     found = [d.lines for g in groups for d in reader_of(groups, parquet_config, g)]
-    read = sources.documents(
-        parquet_config.data.sources[0], parquet_config.data, Counter()
-    )
+    read = sources.read(parquet_config.data.sources[0], parquet_config.data, Counter())
     assert found == [document.lines for document in read] and len(found) == 105
 
 
@@ -156,7 +154,7 @@ def test_an_error_of_a_divided_parquet_file_is_reported_once(parquet_config, wor
     other = (parquet_config.data.sources[0].replace("#text", "#body"),)
     config = changed(parquet_config, "data", sources=other)
     groups = plan(config, work, 500)
-    with pytest.raises(ConfigError, match="^3 lines or files .*a.parquet does not ex"):
+    with pytest.raises(ConfigError, match="^3 lines or files .*a.parquet has no col"):
         list(input_groups.Reader(groups, config.data).keep())
 
 

@@ -45,7 +45,7 @@ def hub(monkeypatch):
 
 def documents(spec):
     data = make_config().data
-    return [x.lines for x in sources.documents(spec, data, collections.Counter())]
+    return [x.lines for x in sources.read(spec, data, collections.Counter())]
 
 
 def save(directory, files):
@@ -192,11 +192,6 @@ def test_splits_and_configs_of_the_card(tmp_path, argument, found):
     assert names(tmp_path, argument, YAML_FILES, YAML) == found
 
 
-def test_a_directory_named_like_a_config_is_read_as_the_config(tmp_path):
-    found = names(tmp_path, "/en:dev", [*YAML_FILES, "en/train.parquet"], YAML)
-    assert found == ["y/part-1.parquet"]
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -263,11 +258,11 @@ def test_a_repository_is_named_only_if_it_is_read(hub, tmp_path, monkeypatch):
         ("hf:owner/other", "hf:owner/other does not exist, or is private: .*hf auth"),
         ("hf:owner/name@v1", "hf:owner/name@v1: there is no such branch, tag or"),
         ("hf:owner/name:dev", "has no split 'dev'; use one of: test, train"),
-        ("hf:owner/name#id", "column 'id' of hf://.* is int64, not text; .*: text"),
+        ("hf:owner/name#id", "hf://.* has no column 'id' of text; .*: text"),
         ("hf:owner/gated", "access is restricted; accept the conditions .* hf auth"),
         ("hf:owner/gated-card", "README.md: access is restricted; .* hf auth login"),
         ("hf:owner", "neither a directory nor a dataset; write hf:OWNER/NAME"),
-        ("hf:owner/two", "the text columns of .* are body, title; append one"),
+        ("hf:owner/two", "no single column of text; append .*: body, title"),
     ],
 )
 def test_errors_of_the_hub_are_one_line(hub, monkeypatch, spec, message):

@@ -2,14 +2,10 @@
 
 import dataclasses
 import json
-import os
-import threading
-import time
 
 import pytest
 
-from bert_jax import storage
-from bert_jax.data.sources import input_files, registry
+from bert_jax.data.sources import input_files, sources
 from bert_jax.errors import ConfigError
 
 FILE_KINDS = pytest.mark.parametrize(
@@ -32,7 +28,7 @@ def test_no_file_matches(tmp_path, kind):
 def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
         input_files.find(
-            (f"{kind}:{tmp_path}" + "#text" * registry.KINDS[kind].has_field,)
+            (f"{kind}:{tmp_path}" + "#text" * sources.KINDS[kind].has_field,)
         )
 
 
@@ -81,42 +77,6 @@ def test_total_bytes_of_sources(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(b"x" * 10)
     assert total(f"files:{tmp_path}/*.gz") == 30
     assert total(text, "tfds:any#text") is None
-
-
-def test_a_changed_file_changes_the_source(tmp_path):
-    path = write(tmp_path / "a.txt")
-    spec = (f"text:{path}",)
-    first = input_files.find(spec)
-    assert input_files.find(spec) == first
-    write(path, "Two.")
-    os.utime(path, ns=(0, 1))
-    assert input_files.find(spec) != first
-
-
-def test_each_file_is_statted_once_and_concurrently(tmp_path, monkeypatch):
-    """Statting 64 files sequentially at 20 ms each would take 1.3 s."""
-    for i in range(64):
-        write(tmp_path / f"{i:02}.txt")
-    statted, running, most, lock = [], 0, 0, threading.Lock()
-    stat = os.stat
-
-    def slow_stat(path, *args, **kwargs):
-        nonlocal running, most
-        if str(path).endswith(".txt"):
-            with lock:
-                statted.append(path)
-                running += 1
-                most = max(most, running)
-            time.sleep(0.02)
-            with lock:
-                running -= 1
-        return stat(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "stat", slow_stat)
-    (found,) = input_files.find((f"text:{tmp_path}/*.txt",))
-    assert [file.path for file in found.files] == sorted(statted)
-    assert len(statted) == len(set(statted)) == 64
-    assert 4 < most <= storage.STAT_THREADS
 
 
 def test_changed_share_counts_changed_and_removed_files(tmp_path):

@@ -14,7 +14,8 @@ import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus import encoding as encoding_lib
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import sentences, sources
+from bert_jax.data.sources import input_files, lines, sources, units
+from bert_jax.data.sources.kind import FileSource
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -23,7 +24,7 @@ DATA = make_config().data
 
 def raw(spec, counts=None, data=DATA):
     counts = collections.Counter() if counts is None else counts
-    return list(sources.documents(spec, data, counts))
+    return list(sources.read(spec, data, counts))
 
 
 def read(kind, path, suffix="", counts=None, **changes):
@@ -34,13 +35,6 @@ def read(kind, path, suffix="", counts=None, **changes):
     return [encoding_lib.clean_sentences(document, data, counts) for document in found]
 
 
-@pytest.fixture
-def text_documents(tmp_path):
-    """Returns a function that writes a text to a file and reads its documents."""
-    path = tmp_path / "layout.txt"
-    return lambda text: read("text", write(path, text))
-
-
 def write(path, text, encoding="utf-8"):
     path.write_text(text, encoding=encoding)
     return path
@@ -49,78 +43,6 @@ def write(path, text, encoding="utf-8"):
 # ------------------------------------------------------------------------ text
 
 ONE_DOCUMENT_EACH = [["One is first.", "Two is next.", "Three."], ["Four.", "Five."]]
-
-
-def test_layout_markdown_headings(text_documents):
-    text = """# First
-
-One is first. Two is next.
-
-Three.
-
-## Second
-Four. Five.
-"""
-    assert text_documents(text) == ONE_DOCUMENT_EACH
-
-
-def test_layout_wikitext_titles(text_documents):
-    """Section headings do not end a document and are not part of its text."""
-    text = """ = First =
- 
- One is first . Two is next .
- 
- = = A section = =
- 
- = = = Deeper = = =
- 
- Three .
- = Second one =
- Four . Five .
-"""
-    assert text_documents(text) == [
-        ["One is first .", "Two is next .", "Three ."],
-        ["Four .", "Five ."],
-    ]
-
-
-def test_wikitext_title_of_one_character(text_documents):
-    text = " = Q = \n \n One . Two .\n = Z = \n \n Three . Four .\n"
-    assert text_documents(text) == [["One .", "Two ."], ["Three .", "Four ."]]
-
-
-def test_text_before_the_first_heading_is_a_document(text_documents):
-    assert text_documents("Zero.\n# One\nFirst. Second.") == [
-        ["Zero."],
-        ["First.", "Second."],
-    ]
-
-
-@pytest.mark.parametrize("line", ["#hashtag", "a = b", "= = =", "== x ==", "####### x"])
-def test_lines_that_resemble_headings_are_text(line, text_documents):
-    assert sum(map(len, text_documents(f"{line}\n\nText."))) == 2
-
-
-def test_layout_one_sentence_per_line(text_documents):
-    text = "One is first.\nTwo is next.\nThree.\n\n\nFour.\n Five.  \n"
-    assert text_documents(text) == ONE_DOCUMENT_EACH
-
-
-def test_one_sentence_per_line_is_not_split_again(text_documents):
-    """A line of two sentences stays whole if nine in ten lines hold one sentence."""
-    lines = [f"Line {i}" for i in range(18)] + ["Two here. In a line."]
-    assert text_documents("\n".join(lines)) == [lines]
-
-
-def test_layout_one_paragraph_per_line_with_blank_lines_between(text_documents):
-    """The blank lines do not make every paragraph a document."""
-    text = "One is first. Two is next.\n\nThree.\n\nFour. Five.\n"
-    assert text_documents(text) == [sum(ONE_DOCUMENT_EACH, [])]
-
-
-def test_layout_running_text_with_a_blank_line_between_documents(text_documents):
-    text = "One is first. Two is next.\nThree.\n\nFour. Five.\n"
-    assert text_documents(text) == ONE_DOCUMENT_EACH
 
 
 def random_text(num_words, seed=0):
@@ -174,51 +96,6 @@ def test_wrapped_documents_equal_unwrapped_ones(tmp_path, kind, line_end):
     assert counts == {"documents_unwrapped": (num_documents + 1) // 2}
 
 
-def test_a_wrapped_file_is_one_document(tmp_path):
-    paragraphs = [random_text(120, seed) for seed in range(12)]
-    path = write(tmp_path / "a.txt", wrapped(paragraphs))
-    twin = write(tmp_path / "twin.txt", "\n\n".join(paragraphs))
-    (found,) = read("text", path)
-    assert [found] == read("text", twin)
-
-
-def test_wrapped_documents_between_blank_lines(tmp_path):
-    """One document of the file is wrapped, the others have one paragraph per line."""
-    texts = [random_text(60, seed) for seed in range(9)]
-    groups = ["\n".join(texts[:4]), wrapped(texts[4:5]), "\n".join(texts[5:])]
-    found = read("text", write(tmp_path / "a.txt", "\n\n".join(groups)))
-    groups[1] = texts[4]
-    twin = [[*map(str.strip, group.split("\n"))] for group in groups]
-    assert found == [
-        [s for text in texts for s in sentences.split(text)] for texts in twin
-    ]
-
-
-def test_wrapped_text_under_headings(tmp_path):
-    paragraphs = [random_text(120, seed) for seed in range(4)]
-    first, second, third, last = ("\n".join(textwrap.wrap(t, 72)) for t in paragraphs)
-    text = f"# One\n\n{first}\n\n{second}\n\n# Two\n{third}\n# Three\n\n{last}\n"
-    twin = "# One\n\n{}\n\n{}\n\n# Two\n{}\n# Three\n\n{}".format(*paragraphs)
-    found = read("text", write(tmp_path / "a.txt", text))
-    assert len(found) == 3
-    assert found == read("text", write(tmp_path / "b.txt", twin))
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["Shall I compare thee to a summer's day,", "So long as men can see"] * 20,
-        [f"Entry number {i} of a list" for i in range(40)],
-        [f"{random_text(9, i)}" for i in range(60)],
-    ],
-    ids=["poem", "list", "sentence per line"],
-)
-def test_lines_that_are_not_wrapped(tmp_path, lines):
-    document = "\n".join(lines)
-    path = write(tmp_path / "a.txt", f"{document}\n\n{document}")
-    assert read("text", path) == [lines, lines]
-
-
 @pytest.mark.parametrize(
     "separator", ["\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1c"]
 )
@@ -249,12 +126,6 @@ def test_text_reads_files_in_order_of_name_with_any_line_end(tmp_path):
     )
     (tmp_path / "ignored.md").write_text("No.")
     assert read("text", tmp_path / "**" / "*.txt") == ONE_DOCUMENT_EACH
-
-
-def test_text_that_is_not_utf8(tmp_path):
-    path = write(tmp_path / "latin.txt", "caf\u00e9", "latin-1")
-    with pytest.raises(ConfigError, match="latin.txt:1 is not UTF-8.*-f LATIN1"):
-        read("text", path)
 
 
 # ----------------------------------------------------------------------- files
@@ -367,7 +238,7 @@ def peak():
 data = make_config().data
 counts = collections.Counter()
 before, num_bytes = peak(), 0
-for document in sources.documents(sys.argv[1], data, counts):
+for document in sources.read(sys.argv[1], data, counts):
     num_bytes += sum(map(len, encoding.clean_sentences(document, data, counts)))
 print(before, peak(), num_bytes)
 """
@@ -411,12 +282,13 @@ def test_jsonl(tmp_path):
     objects = [
         {"id": 1, "body": "One is first. Two is next.\nThree."},
         {"id": 2, "body": ""},
+        {"id": 2, "body": None},
         {"id": 3, "body": "Four. Five."},
     ]
     path = tmp_path / "x.jsonl"
     write(path, "\n\n".join(map(json.dumps, objects)))
     first, second = ONE_DOCUMENT_EACH
-    assert read("jsonl", path, "#body") == [first, [], second]
+    assert read("jsonl", path, "#body") == [first, [], [], second]
 
 
 def test_jsonl_field_by_a_dotted_path(tmp_path):
@@ -441,8 +313,12 @@ def test_jsonl_lone_surrogates_become_question_marks(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
+        ('{"body": {"c": 1}}', "has dict in the field 'body', not text"),
         ('{"text": "a", "n": 1}', r"has no field 'body' .*it has: text, n\);"),
-        ('{"body": 3, "n": 1}', "has int in the field 'body', not text; .*: body, n"),
+        (
+            '{"body": 3, "n": 1}',
+            "has int in the field 'body', not text .fields: body, n",
+        ),
         ('{"body": ["a"]}', "has list in the field 'body', not text"),
         ("[1]", "is list, not an object"),
         ("{", r"is not JSON \(.* at column 2\)"),
@@ -456,20 +332,6 @@ def test_jsonl_line_without_the_field(tmp_path, line, message):
     path = write(tmp_path / "x.jsonl", '{"body": "Fine."}\n' + line)
     with pytest.raises(ConfigError, match=f"x.jsonl:2 {message}"):
         read("jsonl", path, "#body")
-
-
-def test_a_null_is_an_empty_document(tmp_path):
-    path = write(tmp_path / "x.jsonl", '{"body": "Fine."}\n{"body": null}\n')
-    assert [document.lines for document in raw(f"jsonl:{path}#body")] == [
-        ("Fine.",),
-        (),
-    ]
-
-
-def test_jsonl_missing_inner_field_lists_the_fields_present(tmp_path):
-    path = write(tmp_path / "x.jsonl", '{"a": {"c": "x", "d": "y"}}')
-    with pytest.raises(ConfigError, match="'a.b' .instead of 'b' it has: c, d"):
-        read("jsonl", path, "#a.b")
 
 
 def test_jsonl_line_too_long_is_dropped_and_counted(tmp_path):
@@ -612,24 +474,6 @@ def test_tfds_split_version_and_field_path(tfds_directory):
     assert part == everything[18:]
 
 
-class TinyBertBooks(TinyBertTexts):
-    """Books, wrapped like those of tfds:pg19 and not wrapped."""
-
-    def _generate_examples(self):
-        for i in range(4):
-            paragraphs = [random_text(120, 9 * i + j) for j in range(9)]
-            html = "\n\n".join(paragraphs)
-            yield i, {"body": wrapped(paragraphs), "n": i, "page": {"html": html}}
-
-
-def test_tfds_wrapped_documents_equal_unwrapped_ones(tfds_directory):
-    counts = collections.Counter()
-    found = read("tfds", "tiny_bert_books", "#body", counts)
-    assert found == read("tfds", "tiny_bert_books", "#page.html")
-    assert len(found) == 4
-    assert counts == {"documents_unwrapped": 4}
-
-
 class TinyBertText(TinyBertTexts):
     """A dataset with a field "text" and another text field."""
 
@@ -651,16 +495,15 @@ def test_tfds_field_text_is_the_default(tfds_directory):
         read("tfds", "tiny_bert_text")
 
 
-def test_tfds_with_several_text_fields_needs_a_field(tfds_directory):
-    with pytest.raises(ConfigError, match="are body, page.html; name one"):
-        read("tfds", "tiny_bert_texts")
-
-
 @pytest.mark.parametrize(
     "spec, message",
     [
-        ("tiny_bert_texts#text", "'text' of .* does not exist; .* body, page.html"),
-        ("tiny_bert_texts#n", "'n' of tiny_bert_texts is not text; .* body"),
+        ("tiny_bert_texts", "no single column of text; .* body, page.html"),
+        (
+            "tiny_bert_texts#text",
+            "tiny_bert_texts has no column 'text' of text; .* body",
+        ),
+        ("tiny_bert_texts#n", "has no column 'n' of text; .* #column: body, page.html"),
         ("tiny_bert_texts:test#body", "no split 'test'; use one of train, .*10%"),
         ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; use one of train"),
         ("tiny_bert_texts:7.0.0#body", "has no 'tiny_bert_texts:7.0.0': "),
@@ -698,25 +541,16 @@ def test_embedded_takes_no_argument():
 # ----------------------------------------------------------------- every source
 
 
-@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
-def test_no_file_matches(tmp_path, kind):
-    spec = f"{kind}:{tmp_path}/none*#text"
-    with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
-        raw(spec)
-
-
-@pytest.mark.parametrize("content", ["", " \n\n\t\n"])
-@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
+@pytest.mark.parametrize("content", ["", " \n\n\t\n", "# Title\n\n---\n"])
+@pytest.mark.parametrize("kind", ["text", "files"])
 def test_no_text_names_the_files(tmp_path, kind, content):
     for name in "abcd":
         write(tmp_path / name, content)
-    with pytest.raises(ConfigError, match=r"0 documents in 4 file\(s\), .*/c, \.\.\.$"):
-        read(kind, tmp_path / "*", "#text" if kind == "jsonl" else "")
-
-
-def test_headings_without_text_are_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="no text in 'files:"):
-        read("files", write(tmp_path / "a.md", "# Title\n\n## Author\n\n---\n"))
+    spec = f"{kind}:{tmp_path}/*"
+    assert not any(document.lines for document in raw(spec))
+    names = f"{tmp_path}/a, {tmp_path}/b, {tmp_path}/c, ..."
+    expected = f"no text in {spec!r}: 0 documents in 4 file(s), {names}"
+    assert str(input_files.no_text(spec)).endswith(expected)
 
 
 def test_num_bytes_of_a_document_is_its_size_in_utf8():
@@ -724,3 +558,63 @@ def test_num_bytes_of_a_document_is_its_size_in_utf8():
         ("\u4f60\u597d", "w1"), is_split=True, origin="here"
     )
     assert document.num_bytes == 6 + 1 + 2 + 1
+
+
+# ------------------------------------------------------------------- specs and kinds
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:", "embedded"]
+)
+def test_the_error_for_a_malformed_spec_lists_all_kinds(spec):
+    forms = "embedded:, text:GLOB, .* wikiextractor:GLOB, hf:.*, tfds:"
+    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of {forms}"):
+        sources.parse(spec)
+
+
+class Reversed(FileSource):
+    """Text that is read from its end."""
+
+    name = "reversed"
+    form = "reversed:GLOB"
+
+    def read(self, path, part, data_config, counts):
+        found = list(lines.plain_lines(path, data_config, counts))
+        yield from document_lib.assemble(iter(found[::-1]), path, data_config, counts)
+
+
+def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
+    spec = f"reversed:{tmp_path}/*.txt"
+    with pytest.raises(ConfigError, match="a source is one of"):
+        input_files.find((spec,))
+    monkeypatch.setitem(sources.KINDS, "reversed", Reversed)
+    (tmp_path / "a.txt").write_text("One.\nTwo.")
+    (document,) = raw(spec)
+    assert document.lines == ("Two.", "One.")
+    found = input_files.find((spec,))
+    assert input_files.total_bytes(found) == 9 and not found[0].is_remote
+    units.check((spec,))
+    assert units.plan(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
+    with pytest.raises(ConfigError, match=", reversed:GLOB$"):
+        sources.parse("x:y")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("books", "; for these files, write text:books/**/*.txt"),
+        ("books/*.txt", "; for files, write text:books/*.txt"),
+        ("books/a.txt", "; for files, write text:books/a.txt"),
+        ("owner/dataset", "; for a dataset on the Hub, write hf:owner/dataset"),
+        ("web:x", "[#field]"),
+    ],
+)
+def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(
+    spec, hint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/a.txt").write_text("One.")
+    with pytest.raises(ConfigError) as error:
+        sources.parse(spec)
+    assert str(error.value).endswith(hint)

@@ -28,28 +28,6 @@ class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
             yield i, {"n": i}
 
 
-def test_a_split_is_always_read_in_the_same_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    builder = tfds_lib.builder("tiny_bert_numbers", "config.here")
-
-    def read(split):
-        dataset = tfds_lib.dataset(builder, split, "config.here")
-        return [int(example["n"]) for example in dataset.as_numpy_iterator()]
-
-    everything = read("train")
-    assert sorted(everything) == list(range(20))
-    assert read("train[10%:]") == everything[2:]
-    with pytest.raises(ConfigError, match="config.here: tiny_bert_numbers has no sp"):
-        read("dev")
-
-
-def test_unknown_datasets_and_versions_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
-        with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
-            tfds_lib.builder(name, "config.here")
-
-
 def test_slices_cover_the_split(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
 

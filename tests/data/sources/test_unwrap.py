@@ -101,14 +101,6 @@ def test_quotations_narrower_than_the_text_are_joined():
     assert len(found[3:]) < len(quotation) / 2
 
 
-def test_paragraphs_wrapped_at_slightly_different_widths():
-    """Some words that would fit on a line are on the next one."""
-    lines = []
-    for number, paragraph in enumerate(PROSE):
-        lines += [*textwrap.wrap(paragraph, 72 - 2 * (number % 3)), ""]
-    assert joined(lines)[0] == [PROSE]
-
-
 @pytest.mark.parametrize(
     "line, following, expected",
     [
@@ -216,29 +208,12 @@ def test_lines_that_are_not_wrapped_are_kept(lines):
     assert not counts
 
 
-def test_a_few_short_lines_among_long_ones_are_not_wrapped_text():
-    lines = [*PROSE * 5, *textwrap.wrap(PROSE[0], 72)]
-    assert joined(lines)[0] == [lines]
-
-
 @pytest.mark.parametrize("num_lines", [2, 3, 4])
 def test_a_few_lines_of_one_width_are_joined(num_lines):
     lines = textwrap.wrap(PROSE[0], 72)[:num_lines]
     found, counts = joined(lines)
     assert found == [[" ".join(lines)]]
     assert counts == {"documents_unwrapped": 1}
-
-
-def test_a_few_lines_that_begin_with_names_and_numbers():
-    text = (
-        "He was born in Kilmarnock on 12 February 1871, the second son of James"
-        " Hale, and went to the school of that parish, which he left in spring"
-        " 1886 for the office of a shipping company that had all of its ships"
-        " in the harbour of Leith."
-    )
-    lines = textwrap.wrap(text, 70)
-    assert [line.split()[0] for line in lines] == ["He", "Hale,", "1886", "the"]
-    assert joined(lines)[0] == [[text]]
 
 
 @pytest.mark.parametrize(
@@ -340,11 +315,4 @@ def test_verse_of_many_pages_in_a_wrapped_document_is_kept():
     lines = [*wrapped(PROSE * copies), *verse, "", *wrapped(PROSE)]
     (found,), counts = joined(lines)
     assert found == [*PROSE * copies, *verse, *PROSE]
-    assert counts == {"documents_unwrapped": 1}
-
-
-def test_prose_after_verse_of_many_pages_is_joined():
-    verse = [*VERSE, ""] * unwrap.PART_LINES
-    (found,), counts = joined([*verse, *wrapped(PROSE * 9)])
-    assert found[-27:] == PROSE * 9
     assert counts == {"documents_unwrapped": 1}
