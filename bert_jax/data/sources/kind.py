@@ -103,11 +103,6 @@ class DatasetSource(SourceKind):
     ) -> Iterator[Document]:
         """Yields all documents; see `sources.documents`."""
 
-    def slices(self, count: int) -> list[str]:
-        """Returns the specs of about `count` slices of equal length."""
-        del count
-        return [self.spec]
-
 
 class FileSource(SourceKind):
     """A source of files that match a pattern.
@@ -115,14 +110,12 @@ class FileSource(SourceKind):
     Attributes:
       has_field: whether #field follows the pattern.
       is_line_based: whether a line can be read without the lines before it.
-      may_cut_lines: whether a line is text, of which any part can be read.
       pattern: a glob pattern.
       field: "" if there is none.
     """
 
     has_field: ClassVar[bool] = False
     is_line_based: ClassVar[bool] = True
-    may_cut_lines: ClassVar[bool] = False
 
     def __init__(self, spec: str):
         super().__init__(spec)

@@ -44,7 +44,6 @@ class Text(FileSource):
 
     name = "text"
     form = "text:GLOB"
-    may_cut_lines = True
 
     def read(
         self, path: str, data_config: DataConfig, counts: collections.Counter[str]
@@ -59,7 +58,6 @@ class Files(FileSource):
 
     name = "files"
     form = "files:GLOB"
-    may_cut_lines = True
 
     def read(
         self, path: str, data_config: DataConfig, counts: collections.Counter[str]

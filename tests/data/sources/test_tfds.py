@@ -50,25 +50,6 @@ def test_unknown_datasets_and_versions_are_named(tmp_path, monkeypatch):
             tfds_lib.builder(name, "config.here")
 
 
-def test_slices_cover_the_split(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-
-    def slices(argument, count):
-        return tfds_lib.TensorFlowDataset(f"tfds:{argument}").slices(count)
-
-    name = "tiny_bert_numbers"
-    spec = f"tfds:{name}"
-    assert slices(name, 3) == [f"{spec}:train[{r}]" for r in ("0:6", "6:13", "13:20")]
-    assert slices(f"{name}:1.0.0:train[-2:]#n.m", 5) == [
-        f"{spec}:1.0.0:train[{r}]#n.m" for r in ("18:19", "19:20")
-    ]
-    assert slices(f"{name}:train[10%:20%]+train[:4]", 2) == [
-        f"{spec}:train[{r}]" for r in ("2:3", "3:4", "0:2", "2:4")
-    ]
-    with pytest.raises(ConfigError, match="config.data.sources: tiny_bert_numbers has"):
-        slices(f"{name}:dev", 2)
-
-
 class TinyBertRemote(TinyBertNumbers):
     """A dataset at an address where nothing answers."""
 
