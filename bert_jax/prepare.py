@@ -11,7 +11,7 @@ config.data.stream=True, writes an index of the text instead, see streamed.py.
 With --ray=ADDRESS, the processes of a Ray cluster read, tokenize and write the same
 files. Text and corpus must be in a bucket or on a disk that all of its nodes share.
 
-The vocabulary is trained again if input files changed, unless there are more than 16 MB
+The vocabulary is trained again if input files changed, unless there are more than 64 MB
 of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text
 is kept.
 """
@@ -61,9 +61,9 @@ if __name__ == "__main__":
     _SCRATCH_DIR = cli.define_path(
         "scratch_dir",
         "directory on a local disk for temporary files, which are about as large as the"
-        " corpus, plus 1 GB per worker while sorted runs are merged; give the same one"
-        " to resume; default: corpus_dir, or the system's temporary directory if"
-        " corpus_dir is a bucket or on a network or FUSE file system",
+        " corpus; give the same one to resume; default: corpus_dir, or the system's"
+        " temporary directory if corpus_dir is a bucket or on a network or FUSE file"
+        " system",
     )
     _RAY = flags.DEFINE_string(
         "ray",

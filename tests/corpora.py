@@ -5,6 +5,8 @@ import json
 import os
 import random
 
+import numpy as np
+
 from bert_jax import config as config_lib
 from bert_jax.data.corpus import corpus, encoding, key_ranges, segments, writer
 from bert_jax.data.sources import document as document_lib
@@ -69,6 +71,12 @@ def write_documents(path, documents):
         file.write("\n\n".join("\n".join(document) for document in documents))
 
 
+def shard_of(ranges, key):
+    """Returns the index of the shard of a key."""
+    number = np.uint64(key_ranges.number(key))
+    return int(np.searchsorted(ranges.inner_edges, number, side="right"))
+
+
 def write(config, documents, tokenizer=None):
     """Makes the corpus of documents in memory and opens it."""
     tokenizer = tokenizer or tokenizers.load(config.tokenizer)
@@ -79,10 +87,10 @@ def write(config, documents, tokenizer=None):
     num_validation = key_ranges.num_validation_shards(
         config.data, unknown_tokens.num_tokens(counts), dtype
     )
-    ranges = key_ranges.KeyRanges(config.data, num_validation)
+    ranges = key_ranges.ranges(config.data, num_validation)
     by_shard = collections.defaultdict(list)
     for entry in entries:
-        by_shard[ranges.files[ranges.index(entry.key)]].append(entry)
+        by_shard[ranges.files[shard_of(ranges, entry.key)]].append(entry)
     os.makedirs(config.data.corpus_dir, exist_ok=True)
     written = {}
     for file, of_shard in by_shard.items():

@@ -20,8 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 from bert_jax import hub
 from bert_jax.errors import MissingObjectError
 from bert_jax.storage.buckets import file_system, is_remote
-from bert_jax.storage.locks import acquire
-from bert_jax.storage.own_files import open_own, private_directory, why_not_private
+from bert_jax.storage.own_files import (
+    acquire,
+    open_own,
+    private_directory,
+    why_not_private,
+)
 from bert_jax.storage.paths import parse_path
 from bert_jax.storage.reader import Reader, read_ranges
 from bert_jax.storage.retries import (
@@ -239,12 +243,8 @@ def write_with(path: str, fill: Callable[[str], T]) -> T:
     """Writes a file atomically with a function that writes to a given path.
 
     Args:
-      path: the path of the file.
       fill: writes the file to the temporary path that is passed to it, which is local;
         called again after transient errors.
-
-    Returns:
-      The result of `fill`.
     """
 
     def once() -> T:
@@ -313,8 +313,6 @@ def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> N
     """Copies files of a directory in a bucket to a local one.
 
     Args:
-      directory: URL of the directory.
-      target: local directory.
       is_wanted: called with the path of each file in the directory.
     """
     system = file_system(directory)
@@ -333,8 +331,6 @@ def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
     """Copies the files of a local directory to one in a bucket.
 
     Args:
-      directory: local directory.
-      target: URL of a directory.
       last: names of the files to copy when all others are complete.
     """
     system = file_system(target)

@@ -6,12 +6,17 @@ have links in the place of files that are written, truncated or removed.
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
 from typing import IO, Any
 
 from bert_jax.errors import ConfigError
+
+# The errors of flock() on file systems that have no locks, such as mounted buckets and
+# Lustre mounted without -o flock.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def open_own(path: str | Path, mode: str, **options: Any) -> IO[Any]:
@@ -38,6 +43,23 @@ def _open_regular(path: str, flags: int) -> int:
         os.close(file)
         raise special
     return file
+
+
+def acquire(file: int) -> bool:
+    """Locks an open file until this process ends, without waiting.
+
+    Returns:
+      False if another process holds the lock. True if the lock was acquired, or if the
+      file system has no locks and cannot protect the file.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
 
 
 def private_directory(path: str) -> None:

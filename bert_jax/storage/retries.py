@@ -56,10 +56,6 @@ def with_retries(do: Callable[[], T], path: str) -> T:
 
     Args:
       do: the operation; it must be safe to repeat after an error.
-      path: the file that it reads or writes, for messages.
-
-    Returns:
-      The result of do().
 
     Raises:
       MissingObjectError: if there is no such object or bucket.

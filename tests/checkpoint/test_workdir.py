@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import CorruptError
-from bert_jax.storage import locks
+from bert_jax.storage import own_files as storage_files
 from tests.conftest import make_config
 
 LOCK = (
@@ -44,7 +44,7 @@ def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
     def refuse(file, operation):
         raise OSError(errno.EOPNOTSUPP, "no locks here")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(storage_files.fcntl, "flock", refuse)
     workdir.lock(str(tmp_path))
 
 

@@ -12,7 +12,13 @@ from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import CorruptError
 from tests.commands import run, small_run
-from tests.corpora import changed, make_config, make_documents, raw, write
+from tests.corpora import (
+    changed,
+    make_config,
+    make_documents,
+    write,
+    write_source,
+)
 
 pytestmark = pytest.mark.slow
 FLIPS = 100
@@ -27,10 +33,10 @@ def made(request, tmp_path_factory):
     if request.param != "wordpiece":
         tokenizer_config = {"kind": request.param, "vocab_file": "", "vocab_size": 50}
         config = changed(config, "tokenizer", **tokenizer_config)
-        source = input_files.Source(config.data.sources[0], ())
-        text = [(0, raw(document)) for document in documents]
+        write_source(config, documents)
+        found = input_files.find(config.data.sources)
         work = str(tmp_path_factory.mktemp("work"))
-        tokenizer, _ = training.load_or_train(config, (source,), text, work)
+        tokenizer, _ = training.train(config, found, work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "BLOCK_TOKENS", 100)
         found = write(config, documents, tokenizer)

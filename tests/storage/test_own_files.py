@@ -72,30 +72,6 @@ def test_no_other_function_of_the_package_opens_files_to_write():
     ]
 
 
-@pytest.mark.parametrize(
-    "call, expected",
-    [
-        ("open(path)", False),
-        ("open(path, 'rb')", False),
-        ("open(path, mode, opener=_open_regular)", False),
-        ("file_system(path).open(path, 'rb')", False),
-        ("os.open(os.devnull, os.O_WRONLY)", False),
-        ("storage.open_own(path, 'w')", False),
-        ("open(path, 'w')", True),
-        ("open(path, mode='r+b')", True),
-        ("open(path, mode)", True),
-        ("path.open('ab')", True),
-        ("io.open(path, 'x')", True),
-        ("os.open(path, os.O_RDONLY)", True),
-        ("path.write_text('')", True),
-        ("(path / 'a').write_bytes(b'')", True),
-        ("path.touch()", True),
-    ],
-)
-def test_calls_that_write(call, expected):
-    assert writes(ast.parse(call).body[0].value) is expected
-
-
 def writes(call):
     """Returns whether a call opens a file to write, or may do so."""
     name = ast.unparse(call.func)

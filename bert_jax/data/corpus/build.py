@@ -1,14 +1,16 @@
-"""Builds a corpus: encodes documents into sorted runs and merges them into shards."""
+"""Builds a corpus: encodes documents into sorted runs and writes shards from them."""
 
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import time
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
+import numpy as np
 import tokenizers as tokenizers_lib
 
 from bert_jax import cli, storage
@@ -19,8 +21,6 @@ from bert_jax.data.corpus import (
     group_runs,
     index,
     input_groups,
-    merging,
-    shard_plan,
     sorted_runs,
     work_directory,
     workers,
@@ -35,13 +35,12 @@ from bert_jax.monitoring.progress import Progress
 # takes minutes and needs an explicit command.
 SMALL_BYTES = 64 * 2**20
 
-# The size of text up to which it is kept in memory if it must be read twice. 60 MB of
-# Wikipedia took 50 to 100 MB of memory during the whole run.
-KEPT_BYTES = 16 * 2**20
-
-# The size of the text that one process encodes at a time: seconds of work, and small
-# enough that the queue for 64 processes takes under 1 GB.
-BATCH_BYTES = 8 * 2**20
+# The size of the text of a run, which one process encodes at a time: seconds of work,
+# and small enough that the queue for 64 processes takes under 1 GB.
+RUN_BYTES = 8 * 2**20
+# The maximum number of runs, about. Each shard reads a piece of each run: for 1 TB of
+# text there are 4,000 shards, and the positions of all pieces take 1 GB.
+MAX_RUNS = 2**13
 
 # The commits of datasets on the Hugging Face Hub, which a resumed call reads again.
 HUB_COMMITS = "hub_commits.json"
@@ -54,10 +53,14 @@ Sources = tuple[input_files.Source, ...]
 # Settings on which neither the vocabulary nor the encoded text depends. If there are
 # source weights, the validation fraction is part of the names of groups.
 _SHARD_KEYS = ("data.num_shards", "data.validation_fraction")
-# Settings that are part of the names of groups, see `input_groups`.
-_GROUP_KEYS = ("data.sources", "data.source_weights")
-# Settings on which runs depend only through the digest of the vocabulary.
-_VOCABULARY_KEYS = ("tokenizer.vocab_size", "tokenizer.trained")
+# Settings on which runs depend only through the names of groups, see `input_groups`, or
+# the digest of the vocabulary.
+_DIGESTED_KEYS = (
+    "data.sources",
+    "data.source_weights",
+    "tokenizer.vocab_size",
+    "tokenizer.trained",
+)
 
 
 def prepare(
@@ -73,15 +76,9 @@ def prepare(
     given vocabulary file, on the order of the documents.
 
     Args:
-      config: its data and tokenizer sections determine the corpus.
       num_workers: number of processes; None for one per core of the machine or cluster.
-      scratch_dir: directory for temporary files, see `work_directory`.
       tokenizer: that of config.init_from; None to load or train the config's.
       ray_address: address of the Ray cluster that does the work; None for this machine.
-
-    Raises:
-      ConfigError: when a source, the vocabulary or the directory is invalid, or when
-        the cluster cannot be used.
     """
     directory = config.data.corpus_dir
     if corpus.exists(directory):
@@ -113,38 +110,41 @@ def _prepare(
     run = cluster or functools.partial(workers.run, num_workers=num_workers)
     is_shared = cluster is not None
     opened = work_directory.opened(directory, scratch_dir, is_shared)
-    with opened as work, _resume_hint(work):
+    with opened as work, _resume_hint(directory, work):
         if found is None:
             record = os.path.join(work, HUB_COMMITS)
             found = input_files.find(config.data.sources, record)
         _check_apart(directory, found)
         sources.prepare(config.data.sources)
-        groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
-        reader = input_groups.Reader(groups, config.data)
         trained_on = None
         if tokenizer is None:
-            tokenizer, trained_on = _tokenizer(config, found, work, reader)
+            tokenizer, trained_on = _tokenizer(config, found, work)
+        run_bytes = _run_bytes(found)
+        settings = _run_settings(config, tokenizer, run_bytes)
+        runs = _runs_directory(settings, work)
         indexed = None
-        runs = _runs_directory(config, tokenizer, work)
         if config.data.stream:
             indexed = index.make(found, config.data, tokenizer, runs, run)
             plan = indexed.held_out
         else:
+            groups = input_groups.plan(found, config.data, run_bytes)
             group_runs.write(
-                reader,
+                groups,
                 config.data,
                 tokenizer,
                 runs,
-                BATCH_BYTES,
+                run_bytes,
                 input_files.total_bytes(found),
                 run,
                 is_shared,
             )
-            plan = _plan_shards(config, groups, tokenizer, runs, run)
+            id_dtype = encoding.id_dtype(tokenizer, config.data)
+            plan = sorted_runs.plan_shards(runs, config.data, id_dtype)
+            _check_plan(config, groups, plan, id_dtype)
         if is_small(found) and not cluster:
             # Faster than importing TensorFlow in worker processes.
             run = functools.partial(workers.run, num_workers=1)
-        written = _write_shards(config, tokenizer, plan, work, run)
+        written = _write_shards(config, settings, plan, run)
         if indexed:
             written |= indexed.train
         writer.finish(
@@ -206,12 +206,12 @@ def _report(
 
 
 @contextlib.contextmanager
-def _resume_hint(work: str) -> Iterator[None]:
+def _resume_hint(directory: str, work: str) -> Iterator[None]:
     """Appends to a ConfigError how to resume, if some work is finished."""
     try:
         yield
     except ConfigError as error:
-        if not work_directory.has_work(work):
+        if not work_directory.has_work(directory, work):
             raise
         raise type(error)(
             f"{error} (finished work is kept in {work}: correct this and rerun the same"
@@ -232,11 +232,7 @@ def _check_apart(directory: str, found: Sources) -> None:
 def find_corpus(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
 ) -> corpus.Corpus:
-    """Opens the corpus; `prepare` makes it first if it does not exist and is small.
-
-    Raises:
-      ConfigError: also when files of streamed text have changed.
-    """
+    """Opens the corpus; `prepare` makes it first if it does not exist and is small."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.open_existing(config)
     if config.data.stream:
@@ -254,18 +250,20 @@ def find_corpus(
 
 def is_small(found: Sources) -> bool:
     """Returns whether the sources are local and small enough to prepare in `train`."""
-    return _is_local(found, SMALL_BYTES)
-
-
-def _is_local(found: Sources, max_bytes: int) -> bool:
     num_bytes = input_files.total_bytes(found)
     is_remote = any(source.is_remote for source in found)
-    return not is_remote and num_bytes is not None and num_bytes <= max_bytes
+    return not is_remote and num_bytes is not None and num_bytes <= SMALL_BYTES
 
 
-def _keeps_text(config: ExperimentConfig, found: Sources) -> bool:
-    """Returns whether the text must be read twice and fits in memory."""
-    return not config.tokenizer.vocab_file and _is_local(found, KEPT_BYTES)
+def _run_bytes(found: Sources) -> int:
+    """Returns the size of the text of a run, which grows with the text.
+
+    It grows in powers of two, so that an added file seldom changes it.
+    """
+    num_bytes = input_files.total_bytes(found)
+    if num_bytes is None:  # a dataset to download, maybe a large one
+        return 8 * RUN_BYTES
+    return RUN_BYTES << (num_bytes // (MAX_RUNS * RUN_BYTES)).bit_length()
 
 
 def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
@@ -279,109 +277,102 @@ def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
 
 
 def _tokenizer(
-    config: ExperimentConfig, found: Sources, work: str, reader: input_groups.Reader
+    config: ExperimentConfig, found: Sources, work: str
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
     """Loads the tokenizer, trains one, or reuses the one of an interrupted call."""
     if config.tokenizer.vocab_file:
         return tokenizers.load(config.tokenizer), None
     inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
-    made_for = _recipe(config, *_SHARD_KEYS) | inputs
-    is_kept = _keeps_text(config, found)
+    settings = _recipe(config, *_SHARD_KEYS) | inputs
 
-    def fits(before: dict[str, Any]) -> bool:
+    def is_compatible(before: dict[str, Any]) -> bool:
         # Retraining would change a few pieces, so all text would be encoded again.
         changed = input_files.changed_share(before.pop("inputs"), found)
-        same_recipe = before == {key: made_for[key] for key in before}
-        return same_recipe and not is_kept and changed <= MAX_CHANGED_SHARE
+        same_recipe = before == {key: settings[key] for key in before}
+        return same_recipe and not is_small(found) and changed <= MAX_CHANGED_SHARE
 
-    directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
-    documents = reader.keep() if is_kept else None
-    return training.load_or_train(config, found, documents, directory)
+    directory = work_directory.stage(
+        work, "tokenizer", settings, is_compatible=is_compatible
+    )
+    return training.train(config, found, directory)
 
 
-def _runs_directory(
-    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, work: str
-) -> str:
-    key = "data.invalid_utf8"
-    without = (*_SHARD_KEYS, *_GROUP_KEYS, *_VOCABULARY_KEYS, key)
-    made_for = _recipe(config, *without) | {
+def _run_settings(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, run_bytes: int
+) -> dict[str, Any]:
+    """Returns the settings on which the content of runs depends."""
+    without = *_SHARD_KEYS, *_DIGESTED_KEYS, "data.invalid_utf8"
+    return _recipe(config, *without) | {
         "vocabulary": tokenizer.digest,
-        "batch_bytes": BATCH_BYTES,
+        "run_bytes": run_bytes,
+        "invalid_utf8": config.data.invalid_utf8,
     }
 
-    def fits(before: dict[str, Any]) -> bool:
+
+def _runs_directory(settings: dict[str, Any], work: str) -> str:
+    def is_compatible(before: dict[str, Any]) -> bool:
         # With "error", a group with text that is not UTF-8 has no complete run.
-        setting = before.pop(key)
-        return before == made_for and setting == "error"
+        return before | {"invalid_utf8": settings["invalid_utf8"]} == settings and (
+            before["invalid_utf8"] == "error"
+        )
 
-    setting = {key: config.data.invalid_utf8}
-    return work_directory.stage(work, "runs", made_for | setting, fits=fits)
+    return work_directory.stage(work, "runs", settings, is_compatible=is_compatible)
 
 
-def _plan_shards(
+def _check_plan(
     config: ExperimentConfig,
     groups: list[input_groups.Group],
-    tokenizer: tokenizers.Tokenizer,
-    runs: str,
-    run: workers.Executor,
-) -> shard_plan.ShardPlan:
-    """Assigns the documents to shards.
-
-    Raises:
-      ConfigError: when there are too few documents, or too many for a shard.
-    """
-    id_dtype = encoding.id_dtype(tokenizer, config.data)
-    num_shards = config.data.num_shards
-    paths = merging.reduce(runs, num_shards, id_dtype, run)
-    plan = shard_plan.make(paths, config.data, id_dtype)
+    plan: sorted_runs.ShardPlan,
+    id_dtype: np.dtype,
+) -> None:
+    """Raises ConfigError if there are too few documents, or too many for a shard."""
     with_text: dict[str, int] = {}
     for batch, count in plan.batches.items():
         group = sorted_runs.group_of(batch)
         with_text[group] = with_text.get(group, 0) + count
     input_groups.check_text(groups, with_text)
     totals = dict(zip(plan.files, plan.totals().tolist(), strict=True))
-    sizes = {
-        file: writer.ShardSize(num_documents, num_copies)
-        for file, (num_documents, _, _, num_copies) in totals.items()
-    }
+    sizes = {file: (total[0], total[3]) for file, total in totals.items()}
     writer.check_enough(config, plan.counts, sizes)
     largest = max(totals, key=lambda file: totals[file][2])
-    num_bytes = totals[largest][2] * id_dtype.itemsize
     path = os.path.join(config.data.corpus_dir, largest)
-    writer.check_size(path, num_bytes)
-    return plan
+    writer.check_size(path, totals[largest][2] * id_dtype.itemsize)
 
 
 def _write_shards(
     config: ExperimentConfig,
-    tokenizer: tokenizers.Tokenizer,
-    plan: shard_plan.ShardPlan,
-    work: str,
+    settings: dict[str, Any],
+    plan: sorted_runs.ShardPlan,
     run: workers.Executor,
 ) -> dict[str, writer.WrittenShard]:
-    """Writes the shards that are not finished; returns all shards by file name."""
+    """Writes the shards that are not finished; returns all shards by file name.
+
+    Args:
+      settings: those of the runs.
+    """
     corpus_dir = config.data.corpus_dir
-    made_for = {
+    batches = "\n".join(sorted(plan.batches)).encode()
+    settings = settings | {
         "files": [len(plan.files), plan.files[0]],
         "validation_fraction": config.data.validation_fraction,
-        "vocabulary": tokenizer.digest,
-        "documents": plan.digest(),
+        "batches": hashlib.sha256(batches).hexdigest(),
     }
-    clear = functools.partial(work_directory.remove_shards, corpus_dir)
-    directory = work_directory.stage(work, "shards", made_for, clear=clear)
+    # The results are beside the shards: scratch directories may have those of others.
+    directory = work_directory.stage(
+        work_directory.shared(corpus_dir),
+        "shards",
+        settings,
+        on_reset=functools.partial(work_directory.remove_shards, corpus_dir),
+    )
     results = {file: os.path.join(directory, file + ".json") for file in plan.files}
-    existing = set(corpus.shard_files(corpus_dir))
-
     finished = set(storage.names(directory))
-
-    def is_finished(file: str, result: str) -> bool:
-        if os.path.basename(result) not in finished:
-            return False
-        return file in existing or writer.read_written(result).shard is None
+    existing = set(corpus.shard_files(corpus_dir))
 
     def missing() -> Iterator[writer.ShardTask]:
         for number, (file, result) in enumerate(results.items()):
-            if is_finished(file, result):
+            if os.path.basename(result) in finished and (
+                file in existing or writer.read_written(result).shard is None
+            ):
                 progress.add(1, found_done=True)
             else:
                 path = os.path.join(corpus_dir, file)

@@ -111,11 +111,7 @@ class Corpus:
         return row_counts.expected_rows(self.rows[split], data, phase)
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
-        """Loads the token ids (uint16 or uint32) and documents of a shard.
-
-        Raises:
-          CorruptError: see `load_marked`.
-        """
+        """Loads the token ids (uint16 or uint32) and documents of a shard."""
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
             tokens, _ = marks.split(tokens)
@@ -230,11 +226,7 @@ def _read_index(entry: dict[str, Any] | None) -> "streamed.Index | None":
 
 
 def open_existing(config: ExperimentConfig) -> Corpus:
-    """Opens a corpus as `read` does, and checks the files of streamed text.
-
-    Raises:
-      ConfigError, CorruptError: as for `read` and `TextStream.check_files`.
-    """
+    """Opens a corpus as `read` does, and checks the files of streamed text."""
     corpus = read(config)
     if corpus.stream:
         corpus.stream.check_files()
@@ -313,11 +305,7 @@ def _not_a_manifest(path: str) -> str:
 def _read_tokenizer(
     directory: str, config: ExperimentConfig, digest: Any
 ) -> tokenizers.Tokenizer:
-    """Reads the tokenizer of a corpus.
-
-    Raises:
-      CorruptError: when the file is corrupt or differs from the one written.
-    """
+    """Reads the tokenizer of a corpus."""
     path = tokenizers.path_in(directory, config.tokenizer)
     try:
         tokenizer = tokenizers.read(directory, config.tokenizer)

@@ -160,7 +160,6 @@ def clean_sentences(
     max_line_bytes are split, and paragraphs are split into sentences.
 
     Args:
-      document: a document as read by `sources.read`.
       data_config: its max_line_bytes is used.
       counts: "control_characters_dropped", "lines_composed", "lines_cut" and
         "documents_empty" are incremented.

@@ -22,9 +22,7 @@ from bert_jax.data.corpus import (
     encoding,
     input_groups,
     key_ranges,
-    merging,
     segments,
-    shard_plan,
     sorted_runs,
     streamed,
     workers,
@@ -45,7 +43,7 @@ class IndexedText(NamedTuple):
       index: the files and the units of the training shards.
     """
 
-    held_out: shard_plan.ShardPlan
+    held_out: sorted_runs.ShardPlan
     train: dict[str, writer.WrittenShard]
     index: streamed.Index
 
@@ -74,36 +72,31 @@ def make(
     """Reads and encodes all text, except for shards that a killed call has finished.
 
     Args:
-      found: the sources.
-      data: the config of the index.
-      tokenizer: tokenizer of the index.
       directory: directory of the results.
-      run: runs the tasks.
 
     Raises:
       ConfigError: when there are fewer units than shards, or when text cannot be read
         or does not fit in memory.
     """
     tasks = _tasks(found, data)
-    id_dtype = encoding.id_dtype(tokenizer, data)
-    finished = merging.Finished(directory, id_dtype)
-    finished.remove_all_but({task.name for task in tasks})
+    finished = sorted_runs.remove_all_but({task.name for task in tasks}, directory)
 
     def missing() -> Iterator[Task]:
         for task in tasks:
-            if task.name in finished.batches:
+            if task.name in finished:
                 progress.add(1, found_done=True)
             else:
                 yield task
 
-    all_bad: list[lines.BadLines] = []
+    all_counts: list[lines.ReadCounts] = []
     with Progress("indexing", len(tasks), "shards") as progress:
-        for bad in run(ShardIndexer, (directory, data, tokenizer), missing()):
-            all_bad += bad
+        for counts in run(ShardIndexer, (directory, data, tokenizer), missing()):
+            all_counts += counts
             progress.add(1)
-    input_groups.raise_bad(all_bad)
-    runs = merging.reduce(directory, 1, id_dtype, run)
-    held_out = shard_plan.make(runs, dataclasses.replace(data, num_shards=1), id_dtype)
+    input_groups.raise_bad(all_counts)
+    id_dtype = encoding.id_dtype(tokenizer, data)
+    one_shard = dataclasses.replace(data, num_shards=1)
+    held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
     for i, spec in enumerate(data.sources):
         if not unknown_tokens.num_tokens(held_out.counts, i):
             raise input_files.no_text(spec)
@@ -126,7 +119,7 @@ def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task
             " files or row groups"
         )
     order = pairs.CounterRandom(len(planned)).order(len(planned))
-    files = key_ranges.KeyRanges(data, 0).files
+    files = key_ranges.ranges(data, 0).files
     # With the modification time, so that results for an older file are not reused.
     stats = {(i, file.path): file[:3] for i, s in enumerate(found) for file in s.files}
     tasks = []
@@ -173,12 +166,11 @@ class ShardIndexer:
         self._directory, self._data = directory, data
         self._encode = streamed.UnitEncoder(data, tokenizer)
 
-    def __call__(self, task: Task) -> list[lines.BadLines]:
-        """Indexes a shard.
+    def __call__(self, task: Task) -> list[lines.ReadCounts]:
+        """Indexes a shard, and returns the counts of its units.
 
         Writes its entry in the manifest, then its held-out documents as a run, which
-        marks the shard as finished. If lines cannot be read, they are returned and
-        nothing is written.
+        marks the shard as finished; nothing if lines cannot be read.
 
         Raises:
           ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
@@ -191,13 +183,13 @@ class ShardIndexer:
             if num_bytes > segments.MAX_SHARD_BYTES:
                 path = os.path.join(self._data.corpus_dir, task.file)
                 writer.check_size(path, num_bytes * len(task.units) // len(encoded))
-        bad = [each.bad for each in encoded if each.bad.num_bad]
-        if bad:
-            return bad
+        all_counts = [each.counts for each in encoded]
+        if any(counts.num_bad for counts in all_counts):
+            return all_counts
         train, held_out, num_repeated = streamed.arrange(
             [each.segment for each in encoded], self._data
         )
-        written = writer.WrittenShard(None, {}, num_repeated, 0)
+        written = writer.WrittenShard(None, [], num_repeated, 0)
         if len(train.records):
             written = writer.describe(
                 task.file,
@@ -208,8 +200,8 @@ class ShardIndexer:
                 sha256=streamed.digest(train),
             )
         storage.write(_result(self._directory, task), written.to_json().encode())
-        counts = sum((Counter(each.counts) for each in encoded), Counter())
+        counts = sum(map(Counter, all_counts), Counter())
         sorted_runs.save(
             self._directory, task.name, held_out, counts, len(held_out.records)
         )
-        return []
+        return all_counts

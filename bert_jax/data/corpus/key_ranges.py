@@ -7,8 +7,8 @@ Documents sorted by key can therefore be split into any number of shards without
 sorting again.
 """
 
-import bisect
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,6 @@ def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype)
     """Returns the number of shards of held-out documents.
 
     Args:
-      data: its validation_fraction is used.
       num_tokens: number of tokens of all documents, each counted once.
     """
     if not data.validation_fraction:
@@ -50,34 +49,25 @@ def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype)
     return max(1, math.ceil(num_bytes / VALIDATION_BYTES))
 
 
-class KeyRanges:
+class KeyRanges(NamedTuple):
     """The key ranges of all shards, validation shards first.
 
     Attributes:
       files: file names of the shards, in the order of their ranges.
+      inner_edges: uint64, the first number of every range except the first.
     """
 
-    def __init__(self, data: DataConfig, num_validation: int):
-        end, num_train = held_out_end(data), data.num_shards
-        held_out = [end * i // num_validation for i in range(num_validation)]
-        train = [end + (_END - end) * i // num_train for i in range(num_train)]
-        self._starts = held_out + train
-        self.files = [
-            *_names("validation", num_validation),
-            *_names("train", num_train),
-        ]
+    files: list[str]
+    inner_edges: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.files)
 
-    def index(self, key: bytes) -> int:
-        """Returns the index of the shard that a key belongs to."""
-        return bisect.bisect_right(self._starts, number(key)) - 1
-
-    @property
-    def inner_edges(self) -> np.ndarray:
-        """Returns the first number of every range except the first, as uint64."""
-        return np.array(self._starts[1:], np.uint64)
+def ranges(data: DataConfig, num_validation: int) -> KeyRanges:
+    """Returns ranges of equal width for the validation and for the training shards."""
+    end, num_train = held_out_end(data), data.num_shards
+    starts = [end * i // num_validation for i in range(num_validation)]
+    starts += [end + (_END - end) * i // num_train for i in range(num_train)]
+    files = _names("validation", num_validation) + _names("train", num_train)
+    return KeyRanges(files, np.array(starts[1:], np.uint64))
 
 
 def _names(split: str, count: int) -> list[str]:

@@ -39,9 +39,6 @@ def connected(
       address: "auto", "local" or HOST:PORT.
       num_tasks: number of tasks that wait or run at a time; None for MAX_TASKS.
       mark: path of a file that tells whether a node sees the files of this process.
-
-    Raises:
-      ConfigError: when Ray is not installed, or there is no cluster at the address.
     """
     if ray is None:
         raise ConfigError(f"--ray={address} needs the package ray; pip install ray")

@@ -5,7 +5,8 @@ longest target lengths only, and one with short target lengths only. Their row c
 are stored in the manifest. The mean of a pass with config.data.short_seq_prob is
 interpolated between them.
 
-Shapes: L row length, K pairs in a row, 2 longest and short targets, S shard.
+Shapes: O objective, L row length, K pairs in a row, 2 longest and short targets,
+S shard.
 """
 
 import hashlib
@@ -27,8 +28,7 @@ COUNTED_SENTENCES = 2**17
 # one pass over few documents may differ from the mean by several percent.
 MAX_PASSES = 2
 
-# By objective and row length: "rows" (K lists) and "tokens", each as [longest, short].
-Counts = dict[str, dict[str, dict[str, Any]]]
+Counts = list[list[list[list[int]]]]  # int[O, L, K, 2]
 
 
 def objective(data: DataConfig) -> str:
@@ -37,12 +37,12 @@ def objective(data: DataConfig) -> str:
 
 
 def count(documents: pairs.Documents) -> Counts:
-    """Counts the mean rows and tokens of passes over a shard for each row length."""
+    """Counts the mean rows of passes over a shard, for each objective and length."""
     key = _key(documents)
-    return {
-        name: {str(length): _count(documents, name, length, key) for length in LENGTHS}
+    return [
+        [_count(documents, name, length, key) for length in LENGTHS]
         for name in OBJECTIVES
-    }
+    ]
 
 
 def _key(documents: pairs.Documents) -> int:
@@ -59,13 +59,11 @@ def _key(documents: pairs.Documents) -> int:
 
 def _count(
     documents: pairs.Documents, name: str, length: int, key: int
-) -> dict[str, Any]:
-    """Returns "rows", int[K, 2] as lists, and "tokens", int[2] as a list."""
+) -> list[list[int]]:
     draw = pairs.draw_pairs if name == OBJECTIVES[0] else pairs.draw_segments
     num_sentences = int(documents.sentence_offsets[-1])
     num_passes = max(1, min(MAX_PASSES, COUNTED_SENTENCES // num_sentences))
     rows_K2 = np.zeros((len(PER_ROW), 2))
-    tokens_2 = np.zeros(2)
     for number in range(num_passes):
         for is_short in (0, 1):
             lengths = np.concatenate(
@@ -82,11 +80,7 @@ def _count(
             rows_K2[:, is_short] += [
                 packing.num_rows(lengths, length, k) for k in PER_ROW
             ]
-            tokens_2[is_short] += lengths.sum()
-    return {
-        "rows": np.rint(rows_K2 / num_passes).astype(int).tolist(),
-        "tokens": np.rint(tokens_2 / num_passes).astype(int).tolist(),
-    }
+    return np.rint(rows_K2 / num_passes).astype(int).tolist()
 
 
 def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
@@ -100,45 +94,19 @@ def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
         yield documents.slice(start, stop)
 
 
-def padding_efficiency(shards: Sequence[Counts], short_seq_prob: float) -> Counts:
-    """Returns the share of non-padding tokens, by objective, row length and pairs."""
-    weights = np.array([1.0 - short_seq_prob, short_seq_prob])
-
-    def shares(name: str, length: int) -> dict[str, float]:
-        every = [counts[name][str(length)] for counts in shards]
-        tokens = weights @ np.sum([found["tokens"] for found in every], axis=0)
-        rows_K = np.sum([found["rows"] for found in every], axis=0) @ weights
-        return {
-            str(k): round(float(tokens / rows / length), 4)
-            for k, rows in zip(PER_ROW, rows_K, strict=True)
-        }
-
-    return {
-        name: {str(length): shares(name, length) for length in LENGTHS}
-        for name in OBJECTIVES
-    }
-
-
 def to_columns(shards: Sequence[Counts]) -> dict[str, Any]:
     """Returns lists of S rows, by objective, row length, pairs in a row and target.
 
     This is the format of the manifest, which `from_columns` reads.
     """
+    shape = len(shards), len(OBJECTIVES), len(LENGTHS), len(PER_ROW), 2
+    rows_OLK2S = np.moveaxis(np.array(shards, int).reshape(shape), 0, -1).tolist()
     return {
         name: {
-            str(length): dict(
-                zip(
-                    map(str, PER_ROW),
-                    np.array([counts[name][str(length)]["rows"] for counts in shards])
-                    .reshape(len(shards), len(PER_ROW), 2)
-                    .transpose(1, 2, 0)
-                    .tolist(),
-                    strict=True,
-                )
-            )
-            for length in LENGTHS
+            str(length): dict(zip(map(str, PER_ROW), rows_K2S, strict=True))
+            for length, rows_K2S in zip(LENGTHS, rows_LK2S, strict=True)
         }
-        for name in OBJECTIVES
+        for name, rows_LK2S in zip(OBJECTIVES, rows_OLK2S, strict=True)
     }
 
 

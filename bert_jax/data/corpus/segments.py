@@ -104,11 +104,7 @@ def blocks(
 
 
 def ranges(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns the indices of the items of documents, each of which has `counts` items.
-
-    Args:
-      order: indices of documents.
-    """
+    """Returns the indices of the items of documents, which have `counts` items each."""
     ends = np.cumsum(counts, dtype=np.int64)
     lengths = counts[order].astype(np.int64)
     taken = np.cumsum(lengths)

@@ -3,8 +3,8 @@
 A run does not depend on the number of shards. The file contains the length of its
 header (uint64), the header (JSON, see `Header`), and three columns: a `segments.RECORD`
 for each document, sentence lengths (uint32) and token ids. A range of keys is therefore
-three contiguous reads. This module runs in worker processes and must not import
-TensorFlow.
+three contiguous reads. Each shard reads a piece of each run. This module runs in worker
+processes and must not import TensorFlow.
 """
 
 import collections
@@ -12,15 +12,16 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, segments
+from bert_jax.data.corpus import encoding, key_ranges, segments
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 
 # The suffix of the name of the last batch of a group.
 LAST = "-last"
@@ -59,9 +60,6 @@ def batches(
     complete if all batches up to that one exist.
 
     Args:
-      group: name of the group.
-      source: index of the source in config.data.sources.
-      documents: documents of the group.
       counts: counts that are filled by reading `documents`.
       max_bytes: size of text after which a batch ends; its last document may exceed it.
     """
@@ -94,21 +92,21 @@ class Header:
       num_sentences: length of the column of sentence lengths.
       num_tokens: length of the column of token ids.
       counts: `encoding.COUNTS`, "repeated" and other counts of the documents read.
-      batches: number of documents with text in each batch, by its name.
+      num_with_text: number of documents with text.
     """
 
     num_documents: int
     num_sentences: int
     num_tokens: int
     counts: dict[str, int]
-    batches: dict[str, int]
+    num_with_text: int
 
     def to_bytes(self) -> bytes:
         text = json.dumps(vars(self)).encode()
         return np.uint64(len(text)).tobytes() + text
 
 
-class Run:
+class RunFile:
     """Reads a run file, which is open only during reads."""
 
     def __init__(self, path: str, id_dtype: np.dtype):
@@ -147,7 +145,6 @@ def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
     """Returns the positions of key ranges in the columns of a run.
 
     Args:
-      records: records of the run.
       inner_edges: uint64[R - 1], the first key number of each range except the first.
 
     Returns:
@@ -206,16 +203,11 @@ def save(
     """Writes the run of a batch.
 
     Args:
-      directory: directory of the runs.
-      batch: name of the batch.
       segment: documents ordered by key, without repeats.
-      counts: see `Header`.
       num_with_text: number of documents with text in the batch.
     """
     num_documents, num_sentences, num_tokens = map(len, segment)
-    header = Header(
-        num_documents, num_sentences, num_tokens, counts, {batch: num_with_text}
-    )
+    header = Header(num_documents, num_sentences, num_tokens, counts, num_with_text)
     data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
     storage.write(run_path(directory, batch), data)
 
@@ -225,7 +217,80 @@ def run_path(directory: str, batch: str) -> str:
     return os.path.join(directory, _PREFIX + batch)
 
 
-def batch_of(file: str) -> str | None:
-    """Returns the batch of a run by its file name; None for other files."""
-    is_run = file.startswith(_PREFIX) and not storage.is_temporary(file)
-    return file.removeprefix(_PREFIX) if is_run else None
+def finished(directory: str) -> set[str]:
+    """Returns the names of the batches whose runs are complete."""
+    return {
+        name.removeprefix(_PREFIX)
+        for name in storage.names(directory)
+        if name.startswith(_PREFIX) and not storage.is_temporary(name)
+    }
+
+
+def remove_all_but(groups: set[str], directory: str) -> set[str]:
+    """Removes the runs of other groups; returns the names of the batches left."""
+    batches = finished(directory)
+    others = {batch for batch in batches if group_of(batch) not in groups}
+    for batch in others:
+        storage.remove(run_path(directory, batch))
+    return batches - others
+
+
+def has_group(batches: set[str], group: str) -> bool:
+    """Returns whether `batches` has all batches of a group."""
+    number = 0
+    while (name := batch_name(group, number)) in batches:
+        number += 1
+    return name + LAST in batches
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardPlan:
+    """The shards of a corpus and the positions of their documents in the runs.
+
+    Attributes:
+      files: file names of the shards.
+      runs: the runs.
+      positions: int64[runs, shards + 1, 4], see `positions`.
+      counts: sum of the counts of all runs.
+      batches: number of documents with text in each batch, by its name.
+    """
+
+    files: list[str]
+    runs: list[RunFile]
+    positions: np.ndarray
+    counts: collections.Counter[str]
+    batches: dict[str, int]
+
+    def pieces(self, shard: int) -> np.ndarray:
+        """Returns the bounds of each run's piece of a shard, int64[runs, 2, 4]."""
+        return self.positions[:, shard : shard + 2]
+
+    def totals(self) -> np.ndarray:
+        """Returns the numbers of documents, sentences, tokens and further copies.
+
+        A document that is in several runs is counted once per run.
+
+        Returns:
+          int64[shards, 4].
+        """
+        return np.diff(self.positions.sum(axis=0), axis=0)
+
+
+def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
+    """Reads the keys of all runs and assigns the documents to shards."""
+    names = sorted(finished(directory))
+    paths = [run_path(directory, name) for name in names]
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        runs = list(pool.map(lambda path: RunFile(path, id_dtype), paths))
+    counts: collections.Counter[str] = collections.Counter()
+    for run in runs:
+        counts.update(run.header.counts)
+    num_tokens = unknown_tokens.num_tokens(counts)
+    num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
+    files, edges = key_ranges.ranges(data, num_validation)
+    with futures.ThreadPoolExecutor(storage.TRANSFER_THREADS) as pool:
+        rows = pool.map(lambda run: positions(run.records(), edges), runs)
+        stacked = np.stack(list(rows))
+    with_text = (run.header.num_with_text for run in runs)
+    batches = dict(zip(names, with_text, strict=True))
+    return ShardPlan(files, runs, stacked, counts, batches)

@@ -5,22 +5,26 @@ processes read and encode units; they must not import TensorFlow. The result is 
 `shard_file.read` returns for a shard of the same documents in a prepared corpus.
 """
 
-import dataclasses
 import hashlib
 import math
 import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, key_ranges, segments, workers
-from bert_jax.data.sources import input_files, lines, sources
+from bert_jax.data.corpus import (
+    encoding,
+    input_groups,
+    key_ranges,
+    segments,
+    workers,
+)
+from bert_jax.data.sources import input_files, lines
 from bert_jax.data.sources.units import Unit
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -38,19 +42,17 @@ MAX_WORKERS = 16
 Shard = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoded:
-    """The encoded documents of a unit.
+class Encoded(NamedTuple):
+    """The encoded documents of a unit, held-out ones included.
 
     Attributes:
-      segment: the documents, held-out ones included.
-      counts: counts of reading, cleaning and `encoding.COUNTS`.
-      bad: lines or files that cannot be read.
+      segment: the documents, sorted by key, in which a document may be repeated.
+      counts: counts of reading, cleaning and `encoding.COUNTS`, and the lines or files
+        that cannot be read.
     """
 
     segment: segments.Segment
-    counts: dict[str, int]
-    bad: lines.BadLines
+    counts: lines.ReadCounts
 
 
 class UnitEncoder:
@@ -64,10 +66,6 @@ class UnitEncoder:
     def __call__(self, unit: Unit) -> Encoded:
         """Encodes the documents of a unit.
 
-        Returns:
-          The documents, sorted by key, in which a document may be repeated. Lines that
-          cannot be read are listed in `bad` instead of raising an error.
-
         Raises:
           ConfigError: when there are more token ids than a shard may have.
           StorageError: when the file cannot be read for now.
@@ -76,34 +74,19 @@ class UnitEncoder:
         spec = self._data.sources[unit.source]
         entries: list[encoding.Entry] = []
         num_bytes = 0
-        try:
-            for document in sources.read(
-                spec, self._data, counts, [unit.path], unit.part
-            ):
-                for entry in self._encoder(document, unit.source, counts):
-                    entries.append(entry)
-                    num_bytes += len(entry.token_ids)
-                if num_bytes > segments.MAX_SHARD_BYTES:
-                    raise _TooLarge
-        except _TooLarge:
-            limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
-            raise ConfigError(
-                f"{unit.path} has more than {limit} of token ids in a part that can"
-                " only be read as a whole, and readers keep it in memory; write it as"
-                " Parquet with smaller row groups or as uncompressed JSON Lines, or set"
-                " config.data.stream=False to prepare a corpus"
-            ) from None
-        except ConfigError as error:  # the rest of the unit cannot be read
-            counts.reject(error)
-        return Encoded(
-            segments.from_entries(entries, self._dtype),
-            dict(counts),
-            lines.BadLines(counts.num_bad, counts.messages),
-        )
-
-
-class _TooLarge(Exception):
-    """Raised when a unit has too many token ids."""
+        for document in input_groups.read(spec, [unit], self._data, counts):
+            for entry in self._encoder(document, unit.source, counts):
+                entries.append(entry)
+                num_bytes += len(entry.token_ids)
+            if num_bytes > segments.MAX_SHARD_BYTES:
+                limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
+                raise ConfigError(
+                    f"{unit.path} has more than {limit} of token ids in a part that can"
+                    " only be read as a whole, and readers keep it in memory; write it"
+                    " as Parquet with smaller row groups or as uncompressed JSON Lines,"
+                    " or set config.data.stream=False to prepare a corpus"
+                )
+        return Encoded(segments.from_entries(entries, self._dtype), counts)
 
 
 def arrange(
@@ -133,18 +116,17 @@ def digest(segment: segments.Segment) -> str:
     return sha256.hexdigest()
 
 
-class Index:
-    """The files and units of a streamed corpus, as stored in its manifest."""
+class Index(NamedTuple):
+    """The files and units of a streamed corpus, as stored in its manifest.
 
-    def __init__(self, files: list[list[Any]], units: dict[str, list[Unit]]):
-        """Creates an index.
+    Attributes:
+      files: source, path and size of every file. Modification times are not part of
+        the index, because a copy of the text has others.
+      units: units of every training shard, by its file name in the manifest.
+    """
 
-        Args:
-          files: source, path and size of every file. Modification times are not part
-            of the index, because a copy of the text has others.
-          units: units of every training shard, by its file name in the manifest.
-        """
-        self.files, self.units = files, units
+    files: list[list[Any]]
+    units: dict[str, list[Unit]]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the manifest's entry."""
@@ -214,15 +196,11 @@ class TextStream:
         )
         self._kept: dict[str, Shard] | None = {} if num_bytes <= KEPT_BYTES else None
         self._encoder = UnitEncoder(data, tokenizer)
-        self._pool: futures.Executor | None = None
+        self._pool: workers.Pool | None = None
         self._lock = threading.Lock()
 
     def check_files(self) -> None:
-        """Compares names and sizes of files with the index; `read` compares the text.
-
-        Raises:
-          ConfigError: when a file was added or removed, or has another size.
-        """
+        """Raises ConfigError if names or sizes of files differ from the index."""
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
         on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
@@ -236,13 +214,10 @@ class TextStream:
         for place in sorted(was.keys() | found.keys()):
             if was.get(place) == found.get(place):
                 continue
-            what = "was changed"
-            if place not in found:
-                what = "was removed"
-            elif place not in was:
-                what = "was added"
+            what = "added" if place not in was else "changed"
+            what = what if place in found else "removed"
             raise ConfigError(
-                f"{place[1]} {what} after its text was indexed in"
+                f"{place[1]} was {what} after its text was indexed in"
                 f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
                 " or set config.data.corpus_dir to a new directory for a new index"
             )
@@ -250,15 +225,8 @@ class TextStream:
     def read(self, shard: str, sha256: str) -> Shard:
         """Reads the documents of a shard, ordered by key and without repeats.
 
-        The arrays must not be changed, because they may be returned again.
-
-        Args:
-          shard: its file name in the manifest.
-
-        Returns:
-          token_ids: uint16 or uint32[tokens], see `encoding.id_dtype`.
-          sentence_lengths: uint32[sentences], number of tokens of each sentence.
-          document_lengths: uint32[documents], number of sentences of each document.
+        The arrays must not be changed, because they may be returned again. `shard` is
+        its file name in the manifest.
 
         Raises:
           CorruptError: when its files give other token ids than were indexed.
@@ -269,7 +237,7 @@ class TextStream:
             return self._kept[shard]
         units = self.index.units[shard]
         encoded = self._encode(units)
-        bad = [message for each in encoded for message in each.bad.messages]
+        bad = [message for each in encoded for message in each.counts.messages]
         segment, _, _ = arrange([each.segment for each in encoded], self._data)
         if bad or digest(segment) != sha256:
             paths = sorted({unit.path for unit in units})
@@ -298,7 +266,7 @@ class TextStream:
         for _ in range(2):
             pool = self._started_pool()
             try:
-                return [f.result() for f in [pool.submit(encode, u) for u in units]]
+                return [f.result() for f in list(map(pool.run, units))]
             except BrokenProcessPool:
                 with self._lock:
                     if self._pool is pool:
@@ -308,30 +276,14 @@ class TextStream:
             " ran out; use shards and units of less text, or a host with more memory"
         )
 
-    def _started_pool(self) -> futures.Executor:
+    def _started_pool(self) -> workers.Pool:
         with self._lock:
             if self._pool is None:
                 self._pool = workers.Pool(
-                    self.num_workers, start, (self._data, self._tokenizer)
+                    self.num_workers, UnitEncoder, (self._data, self._tokenizer)
                 )
                 # Also at exit, where Python would drop the pool too late.
                 weakref.finalize(
                     self, self._pool.shutdown, wait=False, cancel_futures=True
                 )
             return self._pool
-
-
-# The state of a worker process, which `start` initializes.
-_encoder: UnitEncoder | None = None
-
-
-def start(data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
-    """Initializes a worker process for `encode`."""
-    global _encoder
-    _encoder = UnitEncoder(data, tokenizer)
-
-
-def encode(unit: Unit) -> Encoded:
-    """Encodes a unit in a process initialized by `start`."""
-    assert _encoder is not None
-    return _encoder(unit)

@@ -1,12 +1,11 @@
 """Work directories of an unfinished corpus, from which `prepare` resumes.
 
-`unfinished/` in the corpus directory has the lock and, on a local disk, all other work,
-which is about as large as the corpus. On a network or FUSE file system, the other work
-is in a private directory in the system's temporary directory; for a corpus in a bucket,
-the lock as well, and the bucket has another one. The path of a private directory is
-derived from that of the corpus, which its mark repeats: a directory without this mark
-is neither used nor removed. If other machines share the work, all of it is in
-`unfinished/`, also in a bucket.
+`unfinished/` in the corpus directory has the lock, the results of finished shards and,
+on a local disk or if several machines share the work, all other work, which is about as
+large as the corpus. Otherwise that is in a private directory in the system's temporary
+directory, or in --scratch_dir. The path of a private directory is derived from that of
+the corpus, which its mark repeats: a directory without this mark is neither used nor
+removed.
 
 Each stage of the work has a subdirectory with a file that lists the settings on which
 its content depends. A stage is emptied if these settings change.
@@ -29,10 +28,8 @@ from bert_jax.storage import lease
 
 NAME = "unfinished"
 LEASE_DIRECTORY = "lock"  # in a bucket
-# The path of the corpus, and a random id. A scratch directory whose id is not that of
-# the lock's directory has earlier work, whose shards may have been replaced.
-MARK = "work.json"
-_MADE_FOR = "made_for.json"
+MARK = "work.json"  # the path of the corpus, and a random id
+_SETTINGS = "settings.json"
 _LOCK = "lock"
 
 
@@ -46,7 +43,6 @@ def opened(
     removed. After any other error the work is kept.
 
     Args:
-      corpus_dir: the corpus directory, created if it does not exist.
       scratch_dir: parent of the scratch directory; None for the default.
       is_shared: whether processes on other machines use the scratch directory.
 
@@ -54,22 +50,28 @@ def opened(
       ConfigError: when another process is preparing the corpus, a directory is not
         writable, or corpus_dir contains shards that do not belong to this work.
     """
-    state = shared(corpus_dir) if is_shared else _state(corpus_dir)
-    _check_no_other_shards(corpus_dir, state)
+    unfinished = shared(corpus_dir)
+    scratch = unfinished if is_shared else _scratch_path(corpus_dir, scratch_dir)
+    _check_no_other_shards(corpus_dir)
     is_new = not storage.exists(corpus_dir)
-    with _locked(corpus_dir, state):
+    if scratch != unfinished:
+        _make_private(scratch, corpus_dir)
+    with _locked(corpus_dir):
         try:  # checked again: the process that held the lock may have finished
-            _check_no_other_shards(corpus_dir, state)
+            _check_no_other_shards(corpus_dir)
         except ConfigError:
-            storage.remove_directory(state)
+            storage.remove_directory(unfinished)
             raise
-        path = state if is_shared else _scratch_path(corpus_dir, state, scratch_dir)
-        scratch = _scratch(corpus_dir, state, path)
+        _mark(unfinished, corpus_dir)
+        if scratch != unfinished:
+            _mark(scratch, corpus_dir)
+            free = shutil.disk_usage(scratch).free / 1e9
+            print(f"scratch: {scratch} ({free:,.0f} GB free)", flush=True)
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
         except ConfigError:
-            if not has_work(scratch):
+            if not has_work(corpus_dir, scratch):
                 remove_shards(corpus_dir)
                 remove(corpus_dir, scratch_dir)
                 if is_new and not storage.names(corpus_dir):
@@ -80,40 +82,41 @@ def opened(
 
 
 def stage(
-    scratch: str,
+    directory: str,
     name: str,
-    made_for: dict[str, Any],
+    settings: dict[str, Any],
     *,
-    clear: Callable[[], None] = lambda: None,
-    fits: Callable[[dict[str, Any]], bool] | None = None,
+    on_reset: Callable[[], None] = lambda: None,
+    is_compatible: Callable[[dict[str, Any]], bool] = lambda before: False,
 ) -> str:
     """Returns the directory of a stage, emptied if its settings have changed.
 
     Args:
-      scratch: scratch directory, see `opened`.
-      name: name of the stage.
-      made_for: settings on which the content depends, as JSON values.
-      clear: called before the stage is emptied.
-      fits: called with other settings; returns whether their content can be reused.
+      directory: the scratch directory, or `shared`.
+      settings: settings on which the content depends, as JSON values.
+      on_reset: called before the stage is emptied.
+      is_compatible: called with other settings; returns whether their content can be
+        reused.
     """
-    path = os.path.join(scratch, name)
-    made_for = json.loads(json.dumps(made_for))
-    found = _read_json(os.path.join(path, _MADE_FOR), path)
-    if found != made_for:
-        if found is None or fits is None or not fits(found):
-            clear()
+    path = os.path.join(directory, name)
+    settings = json.loads(json.dumps(settings))
+    before = _read_json(os.path.join(path, _SETTINGS), path)
+    if before != settings:
+        if before is None or not is_compatible(before):
+            on_reset()
             if storage.exists(path):
                 storage.remove_directory(path)
         storage.make_directory(path)
-        _write_json(os.path.join(path, _MADE_FOR), made_for)
+        _write_json(os.path.join(path, _SETTINGS), settings)
     return path
 
 
-def has_work(scratch: str) -> bool:
+def has_work(corpus_dir: str, scratch: str) -> bool:
     """Returns whether any stage has content."""
     return any(
-        os.path.dirname(path) and os.path.basename(path) != _MADE_FOR
-        for path in storage.files(scratch)
+        os.path.dirname(path) and os.path.basename(path) != _SETTINGS
+        for directory in (shared(corpus_dir), scratch)
+        for path in storage.files(directory)
     )
 
 
@@ -121,18 +124,19 @@ def is_unfinished(corpus_dir: str) -> bool:
     """Returns whether a directory contains a corpus that `prepare` has not finished."""
     if corpus.exists(corpus_dir):
         return False
-    marks = _state(corpus_dir), os.path.join(shared(corpus_dir), MARK)
-    return any(map(storage.exists, marks)) or bool(corpus.shard_files(corpus_dir))
+    has_mark = storage.exists(os.path.join(shared(corpus_dir), MARK))
+    return has_mark or bool(corpus.shard_files(corpus_dir))
 
 
 def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     """Removes the work directories of a finished corpus, if they exist."""
-    state = _state(corpus_dir)
-    scratch = _scratch_path(corpus_dir, state, scratch_dir)
-    for path in {scratch, state, shared(corpus_dir)}:
-        if _is_own(path, corpus_dir):
-            with contextlib.suppress(OSError, ConfigError, StorageError):
-                storage.remove_directory(path)
+    unfinished, scratch = shared(corpus_dir), _scratch_path(corpus_dir, scratch_dir)
+    with contextlib.suppress(OSError, ConfigError, StorageError):
+        if scratch != unfinished and _is_own(scratch, corpus_dir):
+            shutil.rmtree(scratch)
+    with contextlib.suppress(OSError, ConfigError, StorageError):
+        if not os.path.islink(unfinished):
+            storage.remove_directory(unfinished)
 
 
 def remove_shards(corpus_dir: str) -> None:
@@ -145,30 +149,21 @@ def remove_shards(corpus_dir: str) -> None:
 
 
 def shared(corpus_dir: str) -> str:
-    """Returns the directory of all work that several machines share."""
+    """Returns the directory of the work that several machines can share."""
     return os.path.join(corpus_dir, NAME)
 
 
-def _state(corpus_dir: str) -> str:
-    """Returns the directory of the lock."""
-    if storage.is_remote(corpus_dir):
-        return _private_path(tempfile.gettempdir(), corpus_dir)
-    return shared(corpus_dir)
-
-
-def _scratch_path(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
-    """Returns the directory of all other work."""
-    if scratch_dir:
-        return _private_path(os.path.abspath(scratch_dir), corpus_dir)
-    if file_systems.is_networked(state):
-        return _private_path(tempfile.gettempdir(), corpus_dir)
-    return state
-
-
-def _private_path(directory: str, corpus_dir: str) -> str:
-    """Returns a path in `directory` that is unique to the corpus and this user."""
-    digest = hashlib.sha256(_identity(corpus_dir).encode()).hexdigest()
-    return os.path.join(directory, f"bert_jax-{os.geteuid()}-{digest[:16]}")
+def _scratch_path(corpus_dir: str, scratch_dir: str | None) -> str:
+    """Returns the directory of all work but the results of shards."""
+    if not scratch_dir:
+        is_remote = storage.is_remote(corpus_dir)
+        if not is_remote and not file_systems.is_networked(shared(corpus_dir)):
+            return shared(corpus_dir)
+        scratch_dir = tempfile.gettempdir()
+    digest = hashlib.sha256(_identity(corpus_dir).encode()).hexdigest()[:16]
+    return os.path.join(
+        os.path.abspath(scratch_dir), f"bert_jax-{os.geteuid()}-{digest}"
+    )
 
 
 def _identity(corpus_dir: str) -> str:
@@ -176,139 +171,100 @@ def _identity(corpus_dir: str) -> str:
     return corpus_dir if is_remote else os.path.realpath(corpus_dir)
 
 
-def _is_inside(path: str, corpus_dir: str) -> bool:
-    return path == shared(corpus_dir)
-
-
-def _is_own(path: str, corpus_dir: str) -> bool:
-    """Returns whether a directory is there and may be removed."""
-    if _is_inside(path, corpus_dir):
-        return storage.exists(path) and not os.path.islink(path)
+def _is_own(private: str, corpus_dir: str) -> bool:
+    """Returns whether a private directory is there and may be removed."""
     try:
-        is_private = not storage.why_not_private(path)
+        if storage.why_not_private(private):
+            return False
     except FileNotFoundError:
         return False
-    mark = _mark(path) if is_private else None
+    mark = _read_json(os.path.join(private, MARK), private)
     return mark is not None and mark.get("corpus") == _identity(corpus_dir)
 
 
-def _mark(directory: str) -> dict[str, Any] | None:
-    """Returns the mark of a directory, None if it has none."""
-    return _read_json(os.path.join(directory, MARK), directory)
+def _mark(directory: str, corpus_dir: str) -> None:
+    path = os.path.join(directory, MARK)
+    if not storage.exists(path):
+        mark = {"corpus": _identity(corpus_dir), "id": secrets.token_hex(8)}
+        _write_json(path, mark)
 
 
-def _make(path: str, corpus_dir: str) -> None:
-    """Creates a work directory unless it exists.
+def _make_private(path: str, corpus_dir: str) -> None:
+    """Creates the scratch directory unless it exists.
 
     Raises:
       ConfigError: when it is a link, or belongs to another user, corpus or program.
     """
-    if _is_inside(path, corpus_dir):
-        os.makedirs(path, exist_ok=True)
-        if os.path.islink(path):
-            raise ConfigError(
-                f"{path} is a link; remove it, and give --scratch_dir=DIR to keep the"
-                " work on another disk"
-            )
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    storage.private_directory(path)
-    others = {name for name in os.listdir(path) if not storage.is_temporary(name)}
-    if others - {_LOCK} and not _is_own(path, corpus_dir):
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        storage.private_directory(path)
+    except OSError as error:
+        raise ConfigError(
+            f"--scratch_dir={os.path.dirname(path)} is not writable ({error}); give a"
+            " writable directory on a local disk"
+        ) from None
+    names = {name for name in os.listdir(path) if not storage.is_temporary(name)}
+    if names and not _is_own(path, corpus_dir):
         raise ConfigError(
             f"{path} has other files than work on {corpus_dir}; remove it, or give"
             " another --scratch_dir"
         )
 
 
-def _scratch(corpus_dir: str, state: str, scratch: str) -> str:
-    """Returns the scratch directory, which is empty unless its work can be resumed."""
-    if scratch != state:
-        try:
-            _make(scratch, corpus_dir)
-        except OSError as error:
-            raise ConfigError(
-                f"--scratch_dir={os.path.dirname(scratch)} is not writable ({error});"
-                " give a writable directory on a local disk"
-            ) from None
-    mark, where = _mark(state), "" if scratch == state else scratch
-    if mark is None or mark != _mark(scratch) or mark.get("scratch") != where:
-        # The path is only compared: work in another directory is for other shards.
-        mark = {"corpus": _identity(corpus_dir), "scratch": where}
-        mark["id"] = secrets.token_hex(8)
-        for name in storage.names(state):
-            if os.path.isdir(stage := os.path.join(state, name)):
-                shutil.rmtree(stage)
-        if scratch != state:
-            shutil.rmtree(scratch)
-            storage.private_directory(scratch)
-            _write_json(os.path.join(scratch, MARK), mark)
-        _write_json(os.path.join(state, MARK), mark)
-    if not _is_inside(scratch, corpus_dir):
-        free = shutil.disk_usage(scratch).free / 1e9
-        print(f"scratch: {scratch} ({free:,.0f} GB free)", flush=True)
-    return scratch
-
-
-def _check_no_other_shards(corpus_dir: str, state: str) -> None:
-    if corpus.exists(corpus_dir):  # this host may have a mark of earlier work
+def _check_no_other_shards(corpus_dir: str) -> None:
+    if corpus.exists(corpus_dir):
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} has just been prepared by another"
             " process; rerun this command to use it"
         )
     names = corpus.shard_files(corpus_dir)
-    if not names or _mark(state) is not None:
-        return
-    raise ConfigError(
-        f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
-        f" {corpus.MANIFEST}, so it is incomplete; give an empty directory"
-    )
+    if names and not storage.exists(os.path.join(shared(corpus_dir), MARK)):
+        raise ConfigError(
+            f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
+            f" {corpus.MANIFEST}, so it is incomplete; give an empty directory"
+        )
 
 
 @contextlib.contextmanager
-def _locked(corpus_dir: str, state: str) -> Iterator[None]:
-    """Creates and locks the directories; the lock is released when the process ends."""
-    if storage.is_remote(state):
-        with _leased(corpus_dir):
+def _locked(corpus_dir: str) -> Iterator[None]:
+    """Creates and locks the corpus directory.
+
+    The kernel releases the lock when the process ends; in a bucket it expires.
+    """
+    what = f"config.data.corpus_dir={corpus_dir!r}"
+    if storage.is_remote(corpus_dir):
+        directory = f"{corpus_dir}/{LEASE_DIRECTORY}"
+        lock = lease.Lease(directory, lease.exit_when_lost(what))
+        if holder := lock.acquire():
+            raise ConfigError(
+                f"{what} is being prepared by {holder}; wait until it has finished"
+            )
+        try:
             yield
+        finally:
+            lock.release()
+        storage.remove_directory(directory)  # the corpus is finished
         return
+    unfinished = shared(corpus_dir)
     try:
-        storage.make_directory(corpus_dir)
-        _make(state, corpus_dir)
-        lock = storage.open_own(os.path.join(state, _LOCK), "a")
+        os.makedirs(unfinished, exist_ok=True)
+        if os.path.islink(unfinished):
+            raise ConfigError(
+                f"{unfinished} is a link; remove it, and give --scratch_dir=DIR to keep"
+                " the work on another disk"
+            )
+        file = storage.open_own(os.path.join(unfinished, _LOCK), "a")
     except OSError as error:
         raise ConfigError(
-            f"config.data.corpus_dir={corpus_dir!r} is not writable ({error}); give a"
-            " writable directory"
+            f"{what} is not writable ({error}); give a writable directory"
         ) from None
-    with lock:
-        if not storage.acquire(lock.fileno()):
+    with file:
+        if not storage.acquire(file.fileno()):
             raise ConfigError(
-                f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
-                " process; wait until it has finished"
+                f"{what} is being prepared by another process; wait until it has"
+                " finished"
             )
-        with _leased(corpus_dir):
-            yield
-
-
-@contextlib.contextmanager
-def _leased(corpus_dir: str) -> Iterator[None]:
-    """Locks a corpus in a bucket, which other hosts may prepare as well."""
-    if not storage.is_remote(corpus_dir):
         yield
-        return
-    what = f"config.data.corpus_dir={corpus_dir!r}"
-    lock = lease.Lease(f"{corpus_dir}/{LEASE_DIRECTORY}", lease.exit_when_lost(what))
-    if holder := lock.acquire():
-        raise ConfigError(
-            f"{what} is being prepared by {holder}; wait until it has finished"
-        )
-    try:
-        yield
-    finally:
-        lock.release()
-    # The corpus is finished.
-    storage.remove_directory(f"{corpus_dir}/{LEASE_DIRECTORY}")
 
 
 def _read_json(path: str, directory: str) -> dict[str, Any] | None:
@@ -327,13 +283,14 @@ def _remove_temporary_files(corpus_dir: str, scratch: str) -> None:
     Raises:
       ConfigError: when there is a link, which would lead out of the work.
     """
-    for parent, directories, files in os.walk(scratch):
-        for name in (*directories, *files):
-            path = os.path.join(parent, name)
-            if os.path.islink(path):
-                raise ConfigError(f"{path} is a link; remove {scratch} to start over")
-            if storage.is_temporary(name):
-                os.remove(path)
+    for root in {shared(corpus_dir), scratch}:
+        for parent, directories, files in os.walk(root):
+            for name in (*directories, *files):
+                path = os.path.join(parent, name)
+                if os.path.islink(path):
+                    raise ConfigError(f"{path} is a link; remove {root} to start over")
+                if storage.is_temporary(name):
+                    os.remove(path)
     for name in storage.names(corpus_dir):
         if storage.is_temporary(name):
             storage.remove(os.path.join(corpus_dir, name))

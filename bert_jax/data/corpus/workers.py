@@ -51,10 +51,7 @@ def run(
     processes import only the modules of `make` and its arguments.
 
     Args:
-      make: see `Executor`.
-      args: see `Executor`.
       items: at most num_workers + LOOK_AHEAD items are in memory at a time.
-      num_workers: number of processes.
     """
     items = iter(items)
     first = list(itertools.islice(items, 2))
@@ -62,11 +59,11 @@ def run(
         if first:
             yield from map(make(*args), itertools.chain(first, items))
         return
-    with Pool(num_workers, _make_task, (make, args)) as pool:
+    with Pool(num_workers, make, args) as pool:
         pending: set[concurrent.futures.Future[Result]] = set()
         try:
             for item in itertools.chain(first, items):
-                pending.add(pool.submit(_run_task, item))
+                pending.add(pool.run(item))
                 if len(pending) >= num_workers + LOOK_AHEAD:
                     done, pending = concurrent.futures.wait(
                         pending, return_when=concurrent.futures.FIRST_COMPLETED
@@ -80,46 +77,36 @@ def run(
             raise
 
 
+class Pool(concurrent.futures.ProcessPoolExecutor):
+    """Worker processes that import only the modules of their task."""
+
+    def __init__(
+        self, num_workers: int, make: Callable[..., Callable], args: tuple[Any, ...]
+    ):
+        """Creates a pool, of which each process first calls make(*args)."""
+        super().__init__(num_workers, _LightContext(), _start_worker, (make, args))
+
+    def run(self, item: Any) -> "concurrent.futures.Future[Any]":
+        """Calls the task that `make` has returned with an item, in a process."""
+        with _no_interrupt():  # this starts the processes
+            return self.submit(_run_task, item)
+
+
 # The task of a worker process.
 _task: Callable[[Any], Any] | None = None
 
 
-def _make_task(make: Callable[..., Callable], args: tuple[Any, ...]) -> None:
+def _start_worker(make: Callable[..., Callable], args: tuple[Any, ...]) -> None:
     global _task
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Threads of the tokenizers library would compete with the other processes.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _task = make(*args)
 
 
 def _run_task(item: Any) -> Any:
     assert _task is not None
     return _task(item)
-
-
-class Pool(concurrent.futures.ProcessPoolExecutor):
-    """Worker processes that import only the modules of their tasks."""
-
-    def __init__(
-        self,
-        num_workers: int,
-        start: Callable[..., None],
-        start_args: tuple[Any, ...],
-    ):
-        """Creates a pool, of which each process first calls start(*start_args)."""
-        super().__init__(
-            num_workers, _LightContext(), _start_worker, (start, start_args)
-        )
-
-    def submit(
-        self, task: Callable[..., Result], /, *args: Any, **kwargs: Any
-    ) -> "concurrent.futures.Future[Result]":
-        with _no_interrupt():  # this starts the processes
-            return super().submit(task, *args, **kwargs)
-
-
-def _start_worker(start: Callable[..., None], args: tuple[Any, ...]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Threads of the tokenizers library would compete with the other processes.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    start(*args)
 
 
 def _end_with_parent() -> None:

@@ -44,7 +44,7 @@ class WrittenShard:
 
     Attributes:
       shard: entry for the manifest; None if there were no documents, hence no file.
-      counts: row counts; {} if there is no shard.
+      counts: row counts; [] if there is no shard.
       num_repeated: number of repeated documents, which were dropped.
       num_copies: number of further copies, due to source weights.
     """
@@ -83,7 +83,7 @@ class ShardTask(NamedTuple):
 class ShardWriter:
     """Writes shards from pieces of runs."""
 
-    def __init__(self, runs: list[sorted_runs.Run]):
+    def __init__(self, runs: list[sorted_runs.RunFile]):
         self._runs = runs
 
     def __call__(self, task: ShardTask) -> None:
@@ -91,7 +91,7 @@ class ShardWriter:
         with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
             pieces = list(
                 pool.map(
-                    sorted_runs.Run.read,
+                    sorted_runs.RunFile.read,
                     self._runs,
                     task.pieces[:, 0],
                     task.pieces[:, 1],
@@ -109,15 +109,11 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     Args:
       path: path of the shard; no file is written if there are no documents.
       pieces: all documents of the shard.
-
-    Raises:
-      ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
     """
-    check_size(path, sum(piece.token_ids.nbytes for piece in pieces))
     everything = segments.concatenate(pieces)
     order, num_repeated = segments.distinct(everything.records)
     if not len(order):
-        return WrittenShard(None, {}, 0, 0)
+        return WrittenShard(None, [], 0, 0)
 
     def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
@@ -144,10 +140,7 @@ def describe(
     """Returns the result of writing a shard that has documents.
 
     Args:
-      file: file name of the shard in the manifest.
       records: as in `segments.Segment`, of all documents of the shard.
-      sentence_lengths: as in `segments.Segment`.
-      num_repeated: number of repeated documents, which were dropped.
       num_bytes: size of the file; of the token ids if the shard is streamed.
       sha256: digest of the file; `streamed.digest` if the shard is streamed.
     """
@@ -211,22 +204,18 @@ def finish(
     """Writes the tokenizer and the manifest, which complete a corpus.
 
     Args:
-      config: config with the settings of `corpus.recipe` and the corpus directory.
-      tokenizer: tokenizer with which the documents were encoded.
-      trained_on: fields of `training.TrainedOn`; None for a vocabulary file.
+      trained_on: amount of text, see `training.train`; None for a vocabulary file.
       counts: `encoding.COUNTS`, "repeated", the counts of `unknown_tokens`, and those
         of reading and cleaning.
       written: results by file name; shards without documents may be missing.
       found: the sources, whose commits on the Hugging Face Hub are recorded.
       index: files and units of the training shards, if these are streamed.
-
-    Raises:
-      ConfigError: when there are too few documents, see `check_enough`.
     """
-    sizes = {name: ShardSize.of(result) for name, result in written.items()}
+    sizes = {
+        name: (result.shard.num_documents if result.shard else 0, result.num_copies)
+        for name, result in written.items()
+    }
     check_enough(config, counts, sizes)
-    by_split = _by_split(written)
-    rows = {split: [x.counts for x in results] for split, results in by_split.items()}
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
         "sha256": "",  # set below, from all other entries
@@ -236,12 +225,11 @@ def finish(
         "documents": _document_counts(counts, written),
         "cleaning": _cleaning_counts(counts),
         "unknown_share": unknown_tokens.shares(counts, len(config.data.sources)),
-        "padding_efficiency": row_counts.padding_efficiency(
-            rows["train"], config.data.short_seq_prob
-        ),
         "splits": {
-            split: corpus.to_columns([x.shard for x in results if x.shard], rows[split])
-            for split, results in by_split.items()
+            split: corpus.to_columns(
+                [x.shard for x in results if x.shard], [x.counts for x in results]
+            )
+            for split, results in _by_split(written).items()
         },
     }
     if index is not None:
@@ -290,35 +278,17 @@ def _split(name: str) -> str:
     return name.partition("-")[0]
 
 
-class ShardSize(NamedTuple):
-    """The number of documents in a shard.
-
-    Attributes:
-      num_documents: number of documents, including further copies.
-      num_copies: number of further copies, due to source weights.
-    """
-
-    num_documents: int
-    num_copies: int
-
-    @classmethod
-    def of(cls, written: WrittenShard) -> "ShardSize":
-        shard = written.shard
-        return cls(shard.num_documents if shard else 0, written.num_copies)
-
-
 def check_enough(
     config: ExperimentConfig,
     counts: collections.Counter[str],
-    sizes: dict[str, ShardSize],
+    sizes: dict[str, tuple[int, int]],
 ) -> None:
     """Checks that there are enough documents to draw training rows from.
 
     Args:
-      config: its data section is used.
-      counts: `encoding.COUNTS`.
-      sizes: sizes of the shards by file name; empty shards may be missing. If they
-        include repeated documents, the check may pass with too few documents.
+      sizes: the numbers of documents, including further copies, and of further copies
+        of each shard by file name; empty shards may be missing. If they include
+        repeated documents, the check may pass with too few documents.
 
     Raises:
       ConfigError: when there are too few documents.
@@ -332,11 +302,11 @@ def check_enough(
         )
     num_shards = config.data.num_shards
     train = [size for name, size in sizes.items() if _split(name) == "train"]
-    num_train = sum(size.num_documents - size.num_copies for size in train)
+    num_train = sum(num_documents - num_copies for num_documents, num_copies in train)
     if config.data.next_sentence:
         _check_pairs(sources, kept, counts["of_one_sentence"], num_train)
     needed = 2 if config.data.next_sentence else 1
-    poor = num_shards - sum(size.num_documents >= needed for size in train)
+    poor = num_shards - sum(num_documents >= needed for num_documents, _ in train)
     if poor:
         reason = (
             f"fewer than 2 of the {num_train} training documents, but a random next"
@@ -349,10 +319,7 @@ def check_enough(
             f" {_fewer_shards(config.data.num_streams, num_train)}"
         )
     fraction = config.data.validation_fraction
-    num_held_out = sum(
-        size.num_documents for name, size in sizes.items() if _split(name) != "train"
-    )
-    if fraction and not num_held_out:
+    if fraction and not any(sizes[n][0] for n in sizes if _split(n) == "validation"):
         raise ConfigError(
             f"config.data.validation_fraction={fraction} holds out none of {kept}"
             " documents; raise it, for example to"

@@ -6,6 +6,7 @@ docstrings of one module are one document.
 
 import ast
 import collections
+import functools
 import importlib.metadata
 import importlib.util
 import inspect
@@ -50,9 +51,15 @@ class Embedded(DatasetSource):
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
-        for name, found in documents():
+        for name, found in _all_documents():
             stream = iter((*found, None))
             yield from assemble(stream, name, data_config, counts, is_split=True)
+
+
+@functools.cache
+def _all_documents() -> list[tuple[str, list[str]]]:
+    """Keeps the text, a few MB: it is read twice if a vocabulary is trained."""
+    return list(documents())
 
 
 def documents() -> Iterator[tuple[str, list[str]]]:

@@ -86,18 +86,12 @@ class DatasetSource(SourceKind):
     ) -> Iterator[Document]:
         """Yields all documents; see `sources.read`."""
 
-    def slices(self, count: int) -> list[str]:
-        """Returns the specs of about `count` slices of equal length."""
-        del count
-        return [self.spec]
-
 
 class FileSource(SourceKind):
     """A source of files that match a glob pattern."""
 
     has_field: ClassVar[bool] = False  # #field follows the pattern
     is_line_based: ClassVar[bool] = True  # a line needs no lines before it
-    may_cut_lines: ClassVar[bool] = False  # a line is text, and so is any part of it
 
     def __init__(self, spec: str):
         super().__init__(spec)

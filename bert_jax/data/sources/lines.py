@@ -11,7 +11,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
@@ -31,13 +31,6 @@ _LINE_END = re.compile(rb"\n|\r(?!\n)")
 _INVALID_BYTES = re.compile("[\udc80-\udcff]+")
 
 
-class BadLines(NamedTuple):
-    """The number of bad lines, and messages for the first; see `ReadCounts`."""
-
-    num_bad: int
-    messages: list[str]
-
-
 class ReadCounts(collections.Counter[str]):
     """Counter of changes made while reading, which also collects errors.
 
@@ -50,6 +43,9 @@ class ReadCounts(collections.Counter[str]):
         self.num_bad = 0  # bad lines
         self.messages: list[str] = []  # of the first ones, LISTED_OF_FILE per file
         self._num_of_file = 0
+
+    def __reduce__(self):
+        return type(self), (), vars(self), None, iter(self.items())
 
     def start_file(self) -> None:
         self._num_of_file = 0

@@ -37,7 +37,6 @@ class Text(FileSource):
 
     name = "text"
     form = "text:GLOB"
-    may_cut_lines = True
 
     def read(self, path, part, data_config, counts):
         source_lines = _lines(path, self.pattern, data_config, counts)
@@ -50,7 +49,6 @@ class Files(FileSource):
 
     name = "files"
     form = "files:GLOB"
-    may_cut_lines = True
 
     def stream(self, path, part, data_config, counts):
         return layout.one_document(_lines(path, self.pattern, data_config, counts))

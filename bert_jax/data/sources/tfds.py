@@ -1,7 +1,6 @@
 """Reads splits of TensorFlow Datasets, downloading and preparing them if necessary."""
 
 import collections
-import itertools
 import logging
 import re
 import sys
@@ -69,30 +68,6 @@ class TensorFlowDataset(DatasetSource):
 
         name = f"{self._name} {self._split}"
         yield from assemble(stream(), name, data_config, counts)
-
-    def slices(self, count: int) -> list[str]:
-        """Returns the specs of about `count` slices of equal length.
-
-        A term of a split such as "train+test" has slices of its own, fewer if it has
-        fewer examples.
-        """
-        import tensorflow_datasets as tfds
-
-        found = builder(self._name, _KEY)
-        dataset(found, self._split, _KEY)  # downloads and prepares the dataset
-        splits = found.info.splits
-        result, field = [], f"#{self._field}" if self._field else ""
-        terms = tfds.core.ReadInstruction.from_spec(self._split)
-        for term in terms.to_absolute(splits):
-            begin, end = term.from_ or 0, term.to
-            if end is None:
-                end = splits[term.splitname].num_examples
-            bounds = {begin + (end - begin) * i // count for i in range(count + 1)}
-            result += [
-                f"tfds:{self._name}:{term.splitname}[{a}:{b}]{field}"
-                for a, b in itertools.pairwise(sorted(bounds))
-            ]
-        return result
 
 
 def _text_features(features: Any, prefix: str = "") -> Iterator[str]:

@@ -38,8 +38,6 @@ def choose(
 
     Args:
       counts: number of occurrences of each character of the text, without white space.
-      vocab_size: number of pieces, including special tokens.
-      num_pieces: returns the number of pieces that a character needs.
 
     Returns:
       The selected characters, most common first.

@@ -272,7 +272,6 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
 
     Args:
       documents: each a list of sentences; at most TRAINING_BYTES are read.
-      config: its kind, vocab_size and lowercase are used.
 
     Raises:
       ConfigError: when the text is empty, or has too few distinct words or too many

@@ -135,11 +135,7 @@ def _check_pieces(tokenizer: WordPiece, path: str) -> None:
 
 
 def read(directory: str, config: TokenizerConfig) -> Tokenizer:
-    """Reads a tokenizer that `Tokenizer.save` wrote into a directory.
-
-    Raises:
-      ConfigError: when the file is missing or corrupt.
-    """
+    """Reads a tokenizer that `Tokenizer.save` wrote into a directory."""
     path = path_in(directory, config)
     if not storage.exists(path):
         raise CorruptError(f"{path} is missing; prepare the corpus again")

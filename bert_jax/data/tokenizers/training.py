@@ -1,174 +1,193 @@
-"""Makes the tokenizer of a corpus: loads it from a file, or trains it on sampled text.
+"""Trains the tokenizer of a corpus on a sample of its text.
 
-Finished stages are stored in a work directory, so that after an interruption only the
-training itself is repeated:
-
-    tokenizer_sample.txt   one sentence per line, a blank line after each document
-    tokenizer_sample.json  the size of the sample; written after the sample
-    trained_on.json        the size of the training text; written after the tokenizer
+The bytes of a sample are shared equally between sources, and between the files of a
+source; the share that a small source or file does not need goes to the others. A large
+file of Parquet or uncompressed JSON Lines is read in parts at equal distances, any
+other file or dataset from its start. The time depends on the size of the sample, not on
+that of the sources.
 """
 
 import collections
 import dataclasses
-import itertools
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.config import ExperimentConfig
-from bert_jax.data.corpus import encoding
-from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files
-from bert_jax.data.tokenizers import source_sample, tokenizers
-from bert_jax.monitoring.progress import Progress, TaskLog
+from bert_jax.config import DataConfig, ExperimentConfig
+from bert_jax.data.corpus import encoding, input_groups
+from bert_jax.data.sources import input_files, lines
+from bert_jax.data.sources.document import Document
+from bert_jax.data.sources.kind import DatasetSource, InputFile
+from bert_jax.data.tokenizers import tokenizers
+from bert_jax.monitoring.progress import TaskLog
 
-# Pairs of (index of the source, document).
-Documents = Iterable[tuple[int, document_lib.Document]]
+# The size of the text from one part of a file: small enough that a small sample has
+# hundreds of parts, large enough that opening files in a bucket does not dominate the
+# time.
+EXCERPT_BYTES = 2**17
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainedOn:
-    """The amount of text that a vocabulary was trained on, for the manifest.
+@dataclasses.dataclass
+class Sampled:
+    """The amount of text sampled from a source.
 
     Attributes:
       documents: number of documents.
       bytes: size of the text in UTF-8.
-      is_everything: True if the vocabulary was trained on the whole text.
-      sources: the same per source, in the order of config.data.sources.
+      is_everything: True if the whole source was taken.
     """
 
-    documents: int
-    bytes: int
-    is_everything: bool
-    sources: list[source_sample.Sampled]
-
-    @classmethod
-    def total(cls, found: list[source_sample.Sampled]) -> "TrainedOn":
-        """Sums the amounts of text of all sources."""
-        return cls(
-            sum(sampled.documents for sampled in found),
-            sum(sampled.bytes for sampled in found),
-            all(sampled.is_everything for sampled in found),
-            found,
-        )
+    documents: int = 0
+    bytes: int = 0
+    is_everything: bool = True
 
 
-def load_or_train(
-    config: ExperimentConfig,
-    found: tuple[input_files.Source, ...],
-    documents: Documents | None,
-    work: str,
-) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
-    """Loads config.tokenizer.vocab_file, or trains a tokenizer if it is "".
-
-    Args:
-      config: its tokenizer and data sections are used.
-      found: the sources, which are sampled if `documents` is None.
-      documents: all documents, if they are in memory; None to sample the sources, see
-        source_sample.py.
-      work: a work directory for this config and text. A tokenizer or a sample in
-        it is reused; new ones are stored in it.
+def train(
+    config: ExperimentConfig, found: tuple[input_files.Source, ...], directory: str
+) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+    """Trains a tokenizer and stores it in a directory, unless an earlier call has.
 
     Returns:
-      The tokenizer, and the fields of `TrainedOn`, or None if it was not trained.
-
-    Raises:
-      ConfigError: when the vocabulary file or a source is invalid, or when
-        config.tokenizer.vocab_size does not fit the text.
+      The tokenizer, and the amount of text that it was trained on, for the manifest.
     """
-    if config.tokenizer.vocab_file:
-        return tokenizers.load_for_corpus(config.tokenizer), None
-    path = os.path.join(work, "trained_on.json")
-    if (trained_on := _read_json(path)) is not None:
-        return tokenizers.read(work, config.tokenizer), trained_on
-    if documents is not None:
-        counted = [source_sample.Sampled(places=1) for _ in found]
-        text = list(_cleaned(config, _counted(documents, counted)))
-        trained_on = dataclasses.asdict(TrainedOn.total(counted))
-        tokenizer = _train(config, text, trained_on)
-    else:
-        trained_on = _gather(config, found, work)
-        tokenizer = _train(config, _sample_in(work), trained_on)
-    tokenizer.save(work)
+    path = os.path.join(directory, "trained_on.json")
+    if storage.exists(path):
+        trained_on = json.loads(storage.read(path))
+        return tokenizers.read(directory, config.tokenizer), trained_on
+    max_bytes = tokenizers.training_bytes(config.tokenizer)
+    sampled: list[Sampled] = []
+    sentences = (
+        encoding.clean_sentences(document, config.data, collections.Counter())
+        for document in sample(config.data, found, max_bytes, sampled)
+    )
+    size, kind = config.tokenizer.vocab_size, config.tokenizer.kind
+    with TaskLog("tokenizer", "stdout").task(f"training {size:,} pieces ({kind})"):
+        tokenizer = tokenizers.train(sentences, config.tokenizer)
+    trained_on = {
+        "documents": sum(each.documents for each in sampled),
+        "bytes": sum(each.bytes for each in sampled),
+        "is_everything": all(each.is_everything for each in sampled),
+        "sources": list(map(dataclasses.asdict, sampled)),
+    }
+    tokenizer.save(directory)
     storage.write(path, json.dumps(trained_on).encode())
     return tokenizer, trained_on
 
 
-def _read_json(path: str) -> dict[str, Any] | None:
-    return json.loads(storage.read(path)) if storage.exists(path) else None
+def sample(
+    data: DataConfig,
+    found: tuple[input_files.Source, ...],
+    max_bytes: int,
+    sampled: list[Sampled],
+) -> Iterator[Document]:
+    """Yields documents from all sources, at most max_bytes of text in total.
+
+    Documents that do not fit are truncated. The sample is deterministic: it depends on
+    the text and max_bytes only.
+
+    Args:
+      data: as for `sources.read`.
+      max_bytes: maximum size of the text of all sources.
+      sampled: one `Sampled` per source is appended, in order, and updated.
+
+    Raises:
+      ConfigError: when a source contains no text, or when text cannot be read; the
+        message lists all such errors. If a source is not read completely, only the
+        starts of its files are checked.
+    """
+    counts = lines.ReadCounts()
+    sizes = (source.text_bytes or math.inf for source in found)
+    share = int(_equal_share(sizes, max_bytes))
+    for source in found:
+        of_source = Sampled(is_everything=(source.text_bytes or 0) <= share)
+        sampled.append(of_source)
+        for files, num_bytes in _parts(source, share):
+            num_bytes = min(num_bytes, share - of_source.bytes)
+            # Inside a file lines have other numbers; preparing reports them rightly.
+            is_start = not files or files[0].part[0] == 0
+            errors = counts if is_start else lines.ReadCounts()
+            documents = input_groups.read(source.spec, files, data, errors)
+            yield from _truncated(documents, num_bytes, of_source)
+        if not of_source.bytes and of_source.is_everything and not counts.num_bad:
+            raise input_files.no_text(source.spec)
+    input_groups.raise_bad([counts])
 
 
-def _train(
-    config: ExperimentConfig, text: Iterable[list[str]], trained_on: dict[str, Any]
-) -> tokenizers.Tokenizer:
-    """Trains a tokenizer, logging progress."""
-    training = TaskLog("tokenizer", "stdout")
-    with training.task(
-        f"training {config.tokenizer.vocab_size:,} pieces ({config.tokenizer.kind}) on"
-        f" {trained_on['bytes'] / 2**20:,.1f} MB of text"
-    ):
-        return tokenizers.train(text, config.tokenizer)
+def _parts(
+    source: input_files.Source, max_bytes: int
+) -> Iterator[tuple[tuple[InputFile, ...], int]]:
+    """Yields parts of files, ordered by path, and the maximum size of their text."""
+    kind = source.kind
+    if isinstance(kind, DatasetSource):
+        yield (), max_bytes
+        return
+    if (source.text_bytes or 0) <= max_bytes:
+        for file in source.files:  # its size may be an estimate
+            yield (file,), max_bytes
+        return
+    sizes = (file.text_bytes for file in source.files)
+    most = max(EXCERPT_BYTES, int(_equal_share(sizes, max_bytes)))
+    shares, left = {}, max_bytes
+    for file in _spread(source.files):
+        shares[file] = min(file.text_bytes, most, left)
+        left -= shares[file]
+    for file in source.files:
+        size, share = file.text_bytes, shares[file]
+        if share == size:
+            yield (file,), size + 1  # because a missing last line end is counted
+        elif share:
+            parts = input_groups.parts_of(file, kind, size * EXCERPT_BYTES // share)
+            for part in parts:
+                yield (part,), share // len(parts)
 
 
-def _counted(
-    documents: Documents, found: list[source_sample.Sampled]
-) -> Iterator[document_lib.Document]:
-    for number, document in documents:
-        found[number].documents += 1
-        found[number].bytes += document.num_bytes
-        yield document
+def _spread(files: tuple[InputFile, ...]) -> list[InputFile]:
+    """Returns the files in an order in which every prefix is evenly spaced."""
+    golden = (math.sqrt(5) - 1) / 2
+    return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
 
 
-def _cleaned(
-    config: ExperimentConfig, documents: Iterable[document_lib.Document]
-) -> Iterator[list[str]]:
-    for document in documents:
-        yield encoding.clean_sentences(document, config.data, collections.Counter())
+def _truncated(
+    found: Iterable[Document], max_bytes: int, sampled: Sampled
+) -> Iterator[Document]:
+    """Yields the first documents, with the last one truncated to fit max_bytes."""
+    left = max_bytes
+    for document in found:
+        is_whole = document.num_bytes <= left
+        if not is_whole:
+            sampled.is_everything = False
+            document = _cut(document, left)
+        if document.lines or is_whole:
+            sampled.documents += 1
+            sampled.bytes += document.num_bytes
+            yield document
+        if not is_whole:
+            return
+        left -= document.num_bytes
 
 
-def _gather(
-    config: ExperimentConfig, found: tuple[input_files.Source, ...], work: str
-) -> dict[str, Any]:
-    """Writes the sample unless it exists; returns the fields of its `TrainedOn`."""
-    path = os.path.join(work, "tokenizer_sample.json")
-    if (finished := _read_json(path)) is not None:
-        print("tokenizer: reusing the sampled text of an interrupted call", flush=True)
-        return finished
-    max_bytes = tokenizers.training_bytes(config.tokenizer)
-    text_bytes = input_files.total_bytes(found)
-    total = max_bytes if text_bytes is None else min(max_bytes, text_bytes)
-    sampled: list[source_sample.Sampled] = []
-
-    def fill(tmp: str) -> None:
-        sampled.clear()  # a failed attempt may have filled it
-        with (
-            storage.open_own(tmp, "x", encoding="utf-8", newline="\n") as file,
-            Progress(
-                "sampling text for the tokenizer", total / 2**20, "MB"
-            ) as progress,
-        ):
-            documents = source_sample.documents(config.data, found, max_bytes, sampled)
-            for document in documents:
-                for sentences in _cleaned(config, [document]):
-                    file.writelines(f"{sentence}\n" for sentence in [*sentences, ""])
-                progress.add(document.num_bytes / 2**20)
-
-    storage.write_with(os.path.join(work, "tokenizer_sample.txt"), fill)
-    trained_on = dataclasses.asdict(TrainedOn.total(sampled))
-    storage.write(path, json.dumps(trained_on).encode())
-    return trained_on
+def _cut(document: Document, max_bytes: int) -> Document:
+    """Returns the start of a document, which may be empty."""
+    kept, left = [], max_bytes
+    for line in document.lines:
+        num_bytes = lines.num_bytes(line) + 1
+        if num_bytes > left:
+            if left > 4:  # room for any character and the line end
+                kept.append(lines.cut(line, left - 1)[0])
+            break
+        kept.append(line)
+        left -= num_bytes
+    return dataclasses.replace(document, lines=tuple(filter(None, kept)))
 
 
-def _sample_in(work: str) -> Iterator[list[str]]:
-    """Yields the sentences of each document of the sample."""
-    path = os.path.join(work, "tokenizer_sample.txt")
-    with (
-        storage.local_copy(path) as copy,
-        open(copy, encoding="utf-8", newline="\n") as file,
-    ):
-        sentences = (line.removesuffix("\n") for line in file)
-        for has_text, document in itertools.groupby(sentences, bool):
-            if has_text:
-                yield list(document)
+def _equal_share(sizes: Iterable[float], total: float) -> float:
+    """Returns the largest share with sum(min(size, share)) <= total, or total."""
+    left, sizes = total, sorted(sizes)
+    for i, size in enumerate(sizes):
+        if size * (len(sizes) - i) > left:
+            return left / (len(sizes) - i)
+        left -= size
+    return total

@@ -89,9 +89,6 @@ class WordPiece(base.Tokenizer):
 
         Args:
           tokens: tokens of another vocabulary; "##x" continues a word.
-
-        Returns:
-          The int32 ids of the pieces of each token.
         """
         encode = _Encoder(self)
         unk = np.array([self.id(UNK)], np.int32)

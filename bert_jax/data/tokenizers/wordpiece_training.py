@@ -34,7 +34,6 @@ def train(
 
     Args:
       documents: each a list of sentences; at most TRAINING_BYTES are read.
-      config: its vocab_size and lowercase are used.
 
     Raises:
       ConfigError: when vocab_size has no room for the most common characters.

@@ -22,9 +22,7 @@ from bert_jax.data.batches import streams
 from bert_jax.data.corpus import (
     build,
     corpus,
-    encoding,
     key_ranges,
-    merging,
     segments,
     sorted_runs,
 )
@@ -47,12 +45,10 @@ from tests.corpora import (
     write_source,
 )
 
-BATCH_BYTES = 2000
-
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch):
-    monkeypatch.setattr(build, "BATCH_BYTES", BATCH_BYTES)
+def small_runs(monkeypatch):
+    monkeypatch.setattr(build, "RUN_BYTES", 2000)
 
 
 @pytest.fixture
@@ -132,7 +128,6 @@ def test_any_number_of_workers_makes_the_same_files(
     config = trains(source[0])
     alone = made(config, 1)
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(build, "KEPT_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
@@ -253,13 +248,6 @@ def test_an_input_file_is_statted_once(source, monkeypatch):
     assert stated.count(path) == 1
 
 
-def test_a_text_too_large_to_keep_in_memory_makes_the_same_files(source, monkeypatch):
-    config = trains(source[0])
-    expected = made(config, 1)
-    monkeypatch.setattr(build, "KEPT_BYTES", 100)
-    assert made(elsewhere(config, "not_kept"), 1) == expected
-
-
 def test_is_small(source, monkeypatch):
     found = input_files.find(source[0].data.sources)
     assert build.is_small(found)
@@ -319,14 +307,14 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
     expected = made(elsewhere(config, "straight"))
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
     assert len(names) > 5
-    # The mark of the work, groups, and settings of the runs; the runs; the settings of
-    # the shards, and two files for each; vocabulary and manifest.
-    count = 3 + len(names) + 1 + 2 * 3 + 2
+    # The mark of the work and settings of the runs; the runs; the settings of the
+    # shards, and two files for each; vocabulary and manifest.
+    count = 2 + len(names) + 1 + 2 * 3 + 2
     for i in range(1, count + 1):
         again = elsewhere(config, f"again{i}")
         assert killed_at(monkeypatch, again, i)
         assert not corpus.exists(again.data.corpus_dir)
-        finished = max(0, min(len(names), i - 4))
+        finished = max(0, min(len(names), i - 3))
         assert encoded_batches(monkeypatch, again) == names[finished:]
         assert files(again.data.corpus_dir) == expected
     again = elsewhere(config, "whole")
@@ -373,17 +361,13 @@ def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch)
     parts = parts_read(monkeypatch, straight)
     assert len(parts) > 4 and parts[-1][1] == 14
     num_groups = len(encoded_batches(monkeypatch, elsewhere(config, "counted")))
-    assert killed_at(monkeypatch, config, 3 + num_groups // 2 + 1)
-    finished = set(merging.Finished(*runs_of(config)).batches)
+    assert killed_at(monkeypatch, config, 2 + num_groups // 2 + 1)
+    runs = os.path.join(config.data.corpus_dir, "unfinished", "runs")
+    finished = sorted_runs.finished(runs)
     left = parts_read(monkeypatch, config)
     assert 0 < len(left) < len(parts) and left == parts[-len(left) :]
     assert len(finished) == num_groups // 2
     assert files(config.data.corpus_dir) == files(straight.data.corpus_dir)
-
-
-def runs_of(config):
-    directory = os.path.join(config.data.corpus_dir, "unfinished", "runs")
-    return directory, encoding.id_dtype(tokenizers.load(config.tokenizer), config.data)
 
 
 @pytest.mark.slow
@@ -436,7 +420,7 @@ def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
     config, _ = source
     expected = made(elsewhere(config, "straight"))
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert killed_at(monkeypatch, config, 3 + len(names) + 1 + 2 * 3 + 1)
+    assert killed_at(monkeypatch, config, 2 + len(names) + 1 + 2 * 3 + 1)
     os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
     assert made(config, 1) == expected
 
@@ -474,7 +458,7 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
     """The process is killed while runs are written, and after the first shards."""
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 6))
+    assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 5))
     time.sleep(0.01)  # the resolution of modification times
     config = CHANGES[name](config) or config
     assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
@@ -492,10 +476,10 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
 def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    count %= len(names) + 2 * 3 + 6
+    count %= len(names) + 2 * 3 + 5
     assert killed_at(monkeypatch, config, count)
     config = changed(config, "data", **values)
-    left = names[max(0, count - 4) :]
+    left = names[max(0, count - 3) :]
     assert encoded_batches(monkeypatch, config) == left
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
@@ -505,7 +489,7 @@ import sys, time
 from bert_jax import config
 from bert_jax.data.corpus import build, workers
 
-build.BATCH_BYTES = int(sys.argv[2])
+build.RUN_BYTES = int(sys.argv[2])
 num_handed_out, run = int(sys.argv[3]), workers.run
 
 def stopping(items):
@@ -551,7 +535,7 @@ def test_sigkill_of_all_processes_at_random_moments(
     """
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"), 1)
-    monkeypatch.setattr(build, "BATCH_BYTES", 100)
+    monkeypatch.setattr(build, "RUN_BYTES", 100)
     documents = sources.read(config.data.sources[0], config.data, Counter())
     num_runs = len(list(sorted_runs.batches("group", 0, documents, {}, 100)))
     most = num_runs // (num_kills - 1) - 4
@@ -736,46 +720,63 @@ def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
         assert split == "validation" or several[document][1] == file
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_merging_runs_first_makes_the_same_files(source, monkeypatch, num_workers):
+def test_runs_grow_with_the_text(source, monkeypatch):
+    """The number of runs stays bounded; the shards are the same."""
     config, _ = source
-    expected = made(elsewhere(config, "straight"), 1)
-    monkeypatch.setattr(merging, "MAX_PIECES", 6)
-    monkeypatch.setattr(merging, "FAN_IN", 3)
-    assert made(config, num_workers) == expected
+    sizes = []
+    for max_runs in (1000, 4, 2):
+        monkeypatch.setattr(build, "MAX_RUNS", max_runs)
+        sizes.append(
+            len(encoded_batches(monkeypatch, elsewhere(config, f"{max_runs}")))
+        )
+        assert files(elsewhere(config, f"{max_runs}").data.corpus_dir) == made(config)
+    assert sizes[0] > 4 >= sizes[1] > 2 >= sizes[2]
 
 
 @pytest.mark.slow
-def test_after_correcting_a_file_the_runs_merged_with_it_are_written_again(
-    five_files, tmp_path, monkeypatch
-):
-    config = changed(five_files, "data", num_shards=200, num_streams=1)
-    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
-    monkeypatch.setattr(merging, "MAX_PIECES", 200 * 8)
-    monkeypatch.setattr(merging, "FAN_IN", 4)
-    check_fails(config, "num_shards=200 leaves")
-    config = changed(config, "data", num_shards=2)
-    os.utime(tmp_path / "0.txt", ns=(0, 1))
-    encoded = encoded_batches(monkeypatch, config)
-    assert counts[0] <= len(encoded) < sum(counts)
-    assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
-
-
-@pytest.mark.slow
-def test_a_scratch_directory_elsewhere(source, tmp_path):
-    config, _ = source
+def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypatch):
+    """The shards of the second call replace those of the first, which resumes."""
+    config, documents = source
     expected = made(elsewhere(config, "straight"))
-    scratch = tmp_path / "scratch"
-    build.prepare(config, 1, str(scratch))
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+
+    def interrupted(directory):
+        with monkeypatch.context() as patch:
+            patch.setattr(build.writer, "finish", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                build.prepare(config, 1, directory)
+
+    stat = os.stat(tmp_path / "text.txt")
+    interrupted(first)
+    write_source(config, documents[:100])
+    interrupted(second)
+    write_source(config, documents)
+    os.utime(tmp_path / "text.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    build.prepare(config, 1, first)
     assert files(config.data.corpus_dir) == expected
-    assert os.listdir(scratch) == []
+    assert os.listdir(first) == []
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+def test_shards_of_other_settings_are_written_again(source, monkeypatch):
+    """The names of the input files, their sizes and the vocabulary are the same."""
+    config, _ = source
+    write_source(config, [["w1 " * 400, "w2"], *make_documents(60)])
+    with monkeypatch.context() as patch:
+        patch.setattr(build.writer, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build.prepare(changed(config, "data", max_line_bytes=1024))
+    assert made(config) == made(elsewhere(config, "straight"))
 
 
 def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others(
     source, tmp_path, monkeypatch
 ):
     config = trains(source[0])
-    monkeypatch.setattr(build, "KEPT_BYTES", 0)
+    monkeypatch.setattr(build, "SMALL_BYTES", 0)
     with open(tmp_path / "text.txt", "ab") as file:
         file.write(b"\n\nw1 \xff\nw1 \xfe\n")
     fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
@@ -798,7 +799,7 @@ def test_when_the_vocabulary_changes_with_the_text_everything_is_encoded_again(
 def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
     five_files, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(build, "KEPT_BYTES", 0)
+    monkeypatch.setattr(build, "SMALL_BYTES", 0)
     config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
     check_fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
@@ -826,13 +827,6 @@ def test_runs_are_kept_if_a_retrained_vocabulary_is_equal(
     check_resumes(config, monkeypatch, counts[2])
 
 
-def test_one_document_is_an_error_that_suggests_files(tmp_path):
-    """A single file with a blank line after every sentence is one document."""
-    config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
-    (tmp_path / "text.txt").write_text("\n\n".join(WORDS))
-    check_fails(config, "1 training document.*write files:GLOB")
-
-
 def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):
     (tmp_path / "text.txt").write_text("The text.\n\nAnother Text.\n")
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Text", "text", "."]
@@ -854,7 +848,6 @@ def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):
 def test_cleaning_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Changes are counted once even if the text is read twice to train a vocabulary."""
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(build, "KEPT_BYTES", small_bytes)
     config = changed(trains(source[0]), "data", invalid_utf8="replace")
     with open(tmp_path / "text.txt", "ab") as file:
         file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
@@ -917,7 +910,7 @@ def watched(*args, **kwargs):
         yield result
 
 workers.run = watched
-build.BATCH_BYTES = build.SMALL_BYTES = build.KEPT_BYTES = 2**20
+build.RUN_BYTES = build.SMALL_BYTES = 2**20
 wordpiece_training.TRAINING_BYTES = 2**22
 build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))

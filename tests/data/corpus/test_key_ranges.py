@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import key_ranges
-from tests.corpora import make_config
+from tests.corpora import make_config, shard_of
 
 
 def keys(count):
@@ -21,44 +21,31 @@ def test_ranges_split_the_keys_evenly(tmp_path, fraction, num_validation, num_sh
     data = make_config(
         tmp_path, validation_fraction=fraction, num_shards=num_shards, num_streams=1
     ).data
-    ranges = key_ranges.KeyRanges(data, num_validation)
-    counts = np.bincount([ranges.index(key) for key in keys(6000)])
-    assert len(counts) == len(ranges) == num_validation + num_shards
+    ranges = key_ranges.ranges(data, num_validation)
+    counts = np.bincount([shard_of(ranges, key) for key in keys(6000)])
+    assert len(counts) == len(ranges.files) == num_validation + num_shards
     held_out, train = np.split(counts, [num_validation])
     assert held_out.sum() == pytest.approx(6000 * fraction, abs=150)  # sd 36
     for part in filter(len, (held_out, train)):
         assert abs(part - part.mean()).max() < 150
 
 
-def test_index_agrees_with_the_edges(tmp_path):
-    data = make_config(tmp_path, num_shards=7, num_streams=1).data
-    ranges = key_ranges.KeyRanges(data, 2)
-    found = keys(500)
-    for edge in ranges.inner_edges.tolist():
-        found += [(edge + i).to_bytes(8, "big") + bytes(8) for i in (-1, 0)]
-    numbers = np.array([key_ranges.number(key) for key in found], np.uint64)
-    expected = np.searchsorted(ranges.inner_edges, numbers, side="right")
-    assert [ranges.index(key) for key in found] == expected.tolist()
-    # Numbers are ordered as keys are.
-    assert sorted(found)[0] == found[int(np.argmin(numbers))]
-
-
 def test_keys_below_the_share_are_held_out(tmp_path):
     """The number of shards must not affect which documents are held out."""
     for num_shards, num_validation in ((2, 1), (9, 4)):
         data = make_config(tmp_path, num_shards=num_shards, num_streams=1).data
-        ranges = key_ranges.KeyRanges(data, num_validation)
+        ranges = key_ranges.ranges(data, num_validation)
         for key in keys(1000):
-            file = ranges.files[ranges.index(key)]
+            file = ranges.files[shard_of(ranges, key)]
             held_out = int.from_bytes(key[:8], "big") < 0.2 * 2**64
             assert file.startswith("validation" if held_out else "train")
 
 
 def test_keys_of_copies_are_spread_over_the_training_keys(tmp_path):
     data = make_config(tmp_path, num_shards=4).data
-    ranges = key_ranges.KeyRanges(data, 1)
+    ranges = key_ranges.ranges(data, 1)
     moved = [key_ranges.training_key(key, data) for key in keys(4000)]
-    counts = np.bincount([ranges.index(key) for key in moved], minlength=5)
+    counts = np.bincount([shard_of(ranges, key) for key in moved], minlength=5)
     assert counts[0] == 0
     assert abs(counts[1:] - 1000).max() < 150  # sd 27
     assert len(set(moved)) == 4000
@@ -78,7 +65,7 @@ def test_the_number_of_validation_shards_depends_on_their_size(
 
 def test_file_names(tmp_path):
     data = make_config(tmp_path, num_shards=3, num_streams=1).data
-    assert key_ranges.KeyRanges(data, 2).files == [
+    assert key_ranges.ranges(data, 2).files == [
         "validation-00000-of-00002",
         "validation-00001-of-00002",
         "train-00000-of-00003",

@@ -11,7 +11,7 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 from bert_jax import storage
-from bert_jax.data.corpus import build, merging, ray_workers
+from bert_jax.data.corpus import build, ray_workers
 from bert_jax.errors import ConfigError, CorruptError
 from tests.commands import run, small_run, start, write_text
 from tests.corpora import changed, files, make_config, make_documents, write_documents
@@ -218,15 +218,14 @@ def test_text_and_corpus_in_a_bucket(cluster, config, bucket, tmp_path, monkeypa
     sources = f"text:{bucket}/text/many-*.txt", f"text:{bucket}/text/b.txt"
     config = changed(config, "data", sources=sources)
     build.prepare(config, 1)
-    monkeypatch.setattr(build, "BATCH_BYTES", 2000)
-    monkeypatch.setattr(merging, "MAX_PIECES", 8)  # runs are merged
+    monkeypatch.setattr(build, "RUN_BYTES", 2000)
     remote = changed(config, "data", corpus_dir=f"{bucket}/corpus")
     with monkeypatch.context() as patch:
         patch.setattr(build.writer, "finish", kill)
         with pytest.raises(KeyboardInterrupt):
             build.prepare(remote, ray_address=cluster.address)
     before = modified(f"{bucket}/corpus")
-    assert "train-00001-of-00002" in before and any("/merged-" in x for x in before)
+    assert "train-00001-of-00002" in before and any("/run-" in x for x in before)
     build.prepare(remote, ray_address=cluster.address)
     after = modified(f"{bucket}/corpus")
     assert {name for name in after if after[name] == before.get(name)} == {

@@ -90,7 +90,7 @@ def test_errors_of_counts_differ_between_keys_and_are_small():
     documents = make_mix()
     rows = np.array(
         [
-            row_counts._count(documents, "next_sentence", 512, key)["rows"][0]
+            row_counts._count(documents, "next_sentence", 512, key)[0]
             for key in range(12)
         ]
     )
@@ -105,10 +105,10 @@ def test_each_document_is_counted_once_for_any_size_of_parts(mixed, monkeypatch)
     ends = [part.token_offsets[-1] for part in parts]
     assert len(parts) > 8 and ends[-1] == documents.token_offsets[-1]
     assert [part.token_offsets[0] for part in parts] == [0, *ends[:-1]]
-    for name in row_counts.OBJECTIVES:
+    for name, counts in zip(row_counts.OBJECTIVES, whole, strict=True):
         for length in (8, 64):
-            found = row_counts._count(documents, name, length, key=1)["rows"][0]
-            expected = whole[name][str(length)]["rows"][0]
+            found = row_counts._count(documents, name, length, key=1)[0]
+            expected = counts[row_counts.LENGTHS.index(length)][0]
             assert found[0] == pytest.approx(expected[0], rel=0.02)
             assert found[1] == pytest.approx(expected[1], rel=0.05)
 
@@ -175,21 +175,3 @@ def test_columns_of_another_shape_or_type_are_an_error(mixed, change):
     change(columns["next_sentence"]["64"])
     with pytest.raises((KeyError, TypeError, ValueError)):
         row_counts.from_columns(columns, "next_sentence", 2)
-
-
-def test_padding_efficiency_is_the_share_of_text_in_packed_rows(mixed):
-    documents, counts = mixed
-    found = row_counts.padding_efficiency([counts, counts], 0.1)
-    for name, draw in (
-        ("next_sentence", pairs.draw_pairs),
-        ("masked_lm_only", pairs.draw_segments),
-    ):
-        num_tokens, num_rows = 0, {1: 0, 8: 0}
-        for seed in range(20):
-            drawn = draw(documents, 128, 0.1, pairs.CounterRandom(seed))
-            num_tokens += drawn.lengths.sum()
-            for k in num_rows:
-                num_rows[k] += len(packing.pack(drawn.lengths, 128, k))
-        for k, count in num_rows.items():
-            share = num_tokens / count / 128
-            assert found[name]["128"][str(k)] == pytest.approx(share, 0.02)

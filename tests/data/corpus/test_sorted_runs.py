@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.data.corpus import encoding, key_ranges, segments, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
-from tests.corpora import make_config, make_documents, raw
+from tests.corpora import make_config, make_documents, raw, shard_of
 from tests.data.corpus.test_segments import to_entries
 
 
@@ -71,7 +71,7 @@ def run(tmp_path):
         for entry in encoder(document, 0, collections.Counter())
     }
     path = sorted_runs.run_path(str(tmp_path), batch.name)
-    return config, sorted(entries), sorted_runs.Run(path, np.dtype(np.uint16))
+    return config, sorted(entries), sorted_runs.RunFile(path, np.dtype(np.uint16))
 
 
 def test_the_header_has_the_counts_of_the_documents(run):
@@ -81,22 +81,22 @@ def test_the_header_has_the_counts_of_the_documents(run):
     assert header.num_tokens == sum(len(e.token_ids) // 2 for e in entries)
     assert header.counts["read"] == 104 and header.counts["lines_cut"] == 2
     assert header.counts["repeated"] == 3
-    assert header.batches == {"g-000007": 103}
+    assert header.num_with_text == 103
 
 
 def test_a_piece_holds_the_documents_of_a_key_range(run):
     config, entries, found = run
-    ranges = key_ranges.KeyRanges(config.data, 2)
+    ranges = key_ranges.ranges(config.data, 2)
     by_shard = collections.defaultdict(list)
     for entry in entries:
-        by_shard[ranges.index(entry.key)].append(entry)
+        by_shard[shard_of(ranges, entry.key)].append(entry)
     assert 40 < len(by_shard) < 66  # some shards get nothing
     positions = sorted_runs.positions(found.records(), ranges.inner_edges)
-    for shard in range(len(ranges)):
+    for shard in range(len(ranges.files)):
         piece = found.read(positions[shard], positions[shard + 1])
         assert to_entries(piece) == by_shard[shard]
     totals = np.diff(positions, axis=0)
-    assert totals[:, 0].tolist() == [len(by_shard[i]) for i in range(len(ranges))]
+    assert totals[:, 0].tolist() == [len(by_shard[i]) for i in range(len(ranges.files))]
     assert totals[:, 3].sum() == 0
 
 
@@ -109,9 +109,9 @@ def test_further_copies_are_counted_by_range(tmp_path):
         for entry in encoder(raw(document), 0, collections.Counter())
     ]
     segment = segments.from_entries(entries, np.dtype(np.uint16))
-    ranges = key_ranges.KeyRanges(config.data, 1)
+    ranges = key_ranges.ranges(config.data, 1)
     totals = np.diff(sorted_runs.positions(segment.records, ranges.inner_edges), axis=0)
-    copies = collections.Counter(ranges.index(e.key) for e in entries if e.copy)
+    copies = collections.Counter(shard_of(ranges, e.key) for e in entries if e.copy)
     assert totals[:, 3].tolist() == [0, copies[1], copies[2]]
 
 
@@ -123,9 +123,21 @@ def test_a_truncated_run_is_an_error(run):
         found.read(*end)
 
 
+def test_runs_of_other_groups_are_removed(run, tmp_path):
+    _, _, found = run
+    assert found.path == sorted_runs.run_path(str(tmp_path), "g-000007")
+    last = "h-000001" + sorted_runs.LAST
+    for name in ("h-000000", last):
+        os.link(found.path, sorted_runs.run_path(str(tmp_path), name))
+    assert not sorted_runs.has_group({"h-000000"}, "h")
+    left = sorted_runs.remove_all_but({"h"}, str(tmp_path))
+    assert left == sorted_runs.finished(str(tmp_path)) == {"h-000000", last}
+    assert sorted_runs.has_group(left, "h") and not sorted_runs.has_group(left, "g")
+
+
 def test_the_worker_imports_neither_tensorflow_nor_jax():
     program = (
-        "import sys, bert_jax.data.corpus.sorted_runs, bert_jax.data.corpus.merging;"
+        "import sys, bert_jax.data.corpus.sorted_runs;"
         " print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run(

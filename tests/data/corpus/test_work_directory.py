@@ -11,7 +11,7 @@ import pytest
 from bert_jax import storage
 from bert_jax.data.corpus import file_systems, work_directory
 from bert_jax.errors import ConfigError
-from bert_jax.storage import locks
+from bert_jax.storage import own_files as storage_files
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def leave(corpus_dir, made_for, *names, shards=(), scratch_dir=None):
 
 def add(corpus_dir, work, made_for, *names, shards=()):
     clear = functools.partial(work_directory.remove_shards, corpus_dir)
-    directory = work_directory.stage(work, "runs", made_for, clear=clear)
+    directory = work_directory.stage(work, "runs", made_for, on_reset=clear)
     for name in names:
         touch(directory, name)
     for name in shards:
@@ -43,7 +43,7 @@ def touch(directory, name):
 
 
 def own_files(work):
-    return sorted(set(os.listdir(os.path.join(work, "runs"))) - {"made_for.json"})
+    return sorted(set(os.listdir(os.path.join(work, "runs"))) - {"settings.json"})
 
 
 TMP = "." + 32 * "0" + ".tmp"
@@ -70,13 +70,13 @@ def test_content_for_other_settings_is_removed(corpus_dir):
 
 def test_content_that_fits_other_settings_is_kept(corpus_dir):
     def stage(work, key, fits):
-        work_directory.stage(work, "runs", {"key": key}, fits=fits)
+        work_directory.stage(work, "runs", {"key": key}, is_compatible=fits)
         return own_files(work)
 
     leave(corpus_dir, {"key": 1}, "run-0")
     with work_directory.opened(corpus_dir) as work:
         assert stage(work, 2, lambda before: before == {"key": 1}) == ["run-0"]
-        assert stage(work, 2, None) == ["run-0"]
+        assert stage(work, 2, lambda before: False) == ["run-0"]
         assert stage(work, 3, lambda before: before == {"key": 1}) == []
 
 
@@ -119,7 +119,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(storage_files.fcntl, "flock", refuse)
     with work_directory.opened(corpus_dir) as work:
         add(corpus_dir, work, {}, "run-0")
     assert own_files(work) == ["run-0"]
@@ -129,7 +129,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
     def fail(*args):
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(locks.fcntl, "flock", fail)
+    monkeypatch.setattr(storage_files.fcntl, "flock", fail)
     with pytest.raises(OSError, match="input/output error"):
         with work_directory.opened(corpus_dir):
             pass
@@ -214,20 +214,18 @@ def test_the_work_of_many_machines_is_shared(bucket, temporary):
     url = "gs://b/corpus"
     with pytest.raises(KeyboardInterrupt):
         with work_directory.opened(url, is_shared=True) as work:
-            assert work == f"{url}/unfinished" and not work_directory.has_work(work)
+            assert work == f"{url}/unfinished"
+            assert not work_directory.has_work(url, work)
             directory = work_directory.stage(work, "runs", {"key": 1})
             storage.write(f"{directory}/run-0", b"run")
             storage.write(f"{url}/{SHARD}", b"shard")
             raise KeyboardInterrupt
-    assert os.listdir(temporary) == [] and work_directory.has_work(work)
-    with pytest.raises(ConfigError, match=f"has {SHARD} but no manifest.json"):
-        with work_directory.opened(url):  # its work would not be shared
-            pass
+    assert os.listdir(temporary) == [] and work_directory.has_work(url, work)
     clear = functools.partial(work_directory.remove_shards, url)
     with work_directory.opened(url, is_shared=True) as work:
-        work_directory.stage(work, "runs", {"key": 1}, clear=clear)
+        work_directory.stage(work, "runs", {"key": 1}, on_reset=clear)
         assert storage.exists(f"{work}/runs/run-0") and storage.exists(f"{url}/{SHARD}")
-        work_directory.stage(work, "runs", {"key": 2}, clear=clear)
+        work_directory.stage(work, "runs", {"key": 2}, on_reset=clear)
         assert not storage.exists(f"{work}/runs/run-0")
         assert storage.names(url) == ["lock", "unfinished"]
     work_directory.remove(url)
@@ -251,7 +249,8 @@ def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
                 pass
         raise KeyError
     with work_directory.opened(url):  # a host that fails releases the lock
-        assert storage.names(url) == ["lock"]
+        assert sorted(storage.names(url)) == ["lock", "unfinished"]
+    work_directory.remove(url)
     assert not bucket.objects
 
 
@@ -276,18 +275,6 @@ def test_the_scratch_directory_of_a_network_file_system_is_local(
     assert os.listdir(corpus_dir) == [SHARD] and os.listdir(temporary) == []
 
 
-def test_if_the_scratch_directory_is_lost_the_work_starts_over(
-    corpus_dir, temporary, networked
-):
-    """It is lost on another machine, or when the temporary directory is emptied."""
-    leave(corpus_dir, {}, "run-0", shards=[SHARD])
-    shutil.rmtree(temporary / os.listdir(temporary)[0])
-    with work_directory.opened(corpus_dir) as work:
-        add(corpus_dir, work, {})
-        assert own_files(work) == []
-        assert os.listdir(corpus_dir) == ["unfinished"]
-
-
 def test_a_given_scratch_directory(corpus_dir, tmp_path, capsys):
     scratch_dir = str(tmp_path / "local" / "disk")
     left = leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=scratch_dir)
@@ -298,19 +285,6 @@ def test_a_given_scratch_directory(corpus_dir, tmp_path, capsys):
     assert capsys.readouterr().out.count(f"scratch: {work} (") == 2
     work_directory.remove(corpus_dir, scratch_dir)
     assert os.listdir(scratch_dir) == [] and os.listdir(corpus_dir) == [SHARD]
-
-
-def test_work_in_two_scratch_directories_is_not_mixed(corpus_dir, tmp_path):
-    """The shards are those of the last call, so that earlier results do not fit."""
-    first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=first)
-    leave(corpus_dir, {}, "run-1", shards=[SHARD], scratch_dir=second)
-    leave(corpus_dir, {}, "run-2", shards=[SHARD])
-    for scratch_dir in (first, None, first, second, None, second):
-        with work_directory.opened(corpus_dir, scratch_dir) as work:
-            add(corpus_dir, work, {})
-            assert own_files(work) == []
-            assert SHARD not in os.listdir(corpus_dir)
 
 
 def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
@@ -406,7 +380,7 @@ def test_a_private_directory_of_another_user_is_neither_used_nor_removed(
 ):
     leave(URL, {}, "run-0")
     path = lambda *_: private  # noqa: E731, as another user would have named it
-    monkeypatch.setattr(work_directory, "_private_path", path)
+    monkeypatch.setattr(work_directory, "_scratch_path", path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     refused(f"{private} belongs to another user; remove it")
     assert own_files(private) == ["run-0"]
@@ -430,19 +404,3 @@ def test_a_private_directory_without_its_mark_is_not_used(private, precious):
         json.dump({"corpus": "/another/corpus", "id": "0"}, file)
     refused(f"{private} has other files than work on {URL}; remove it")
     assert sorted(os.listdir(private)) == ["thesis.txt", "work.json"]
-
-
-def test_a_lock_without_a_mark_is_that_of_a_killed_process(private):
-    os.mkdir(private, 0o700)
-    touch(private, "lock")
-    touch(private, "work.json" + TMP)
-    with work_directory.opened(URL) as work:
-        assert work == private
-
-
-def test_a_lock_that_is_a_link_is_not_opened(private, precious):
-    os.mkdir(private, 0o700)
-    os.symlink(f"{precious}/thesis.txt", f"{private}/lock")
-    refused(f"{private}/lock is a link; remove it")
-    with open(f"{precious}/thesis.txt") as file:
-        assert file.read() == "precious"

@@ -199,16 +199,6 @@ def test_no_validation_split(tmp_path):
     assert found.shards["validation"] == ()
 
 
-def test_a_shard_that_exceeds_the_maximum_size_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 1000)
-    with pytest.raises(
-        ConfigError,
-        match=r"train-00000-of-00001 would contain .*num_shards by at least \d+\.\d",
-    ):
-        write(one_shard(tmp_path), make_documents(60))
-    assert os.listdir(tmp_path / "corpus") == []
-
-
 def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("no space left on device")

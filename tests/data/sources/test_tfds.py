@@ -28,23 +28,26 @@ class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
             yield i, {"n": i}
 
 
-def test_slices_cover_the_split(tmp_path, monkeypatch):
+def test_a_split_is_always_read_in_the_same_order(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    builder = tfds_lib.builder("tiny_bert_numbers", "config.here")
 
-    def slices(argument, count):
-        return tfds_lib.TensorFlowDataset(f"tfds:{argument}").slices(count)
+    def read(split):
+        dataset = tfds_lib.dataset(builder, split, "config.here")
+        return [int(example["n"]) for example in dataset.as_numpy_iterator()]
 
-    name = "tiny_bert_numbers"
-    spec = f"tfds:{name}"
-    assert slices(name, 3) == [f"{spec}:train[{r}]" for r in ("0:6", "6:13", "13:20")]
-    assert slices(f"{name}:1.0.0:train[-2:]#n.m", 5) == [
-        f"{spec}:1.0.0:train[{r}]#n.m" for r in ("18:19", "19:20")
-    ]
-    assert slices(f"{name}:train[10%:20%]+train[:4]", 2) == [
-        f"{spec}:train[{r}]" for r in ("2:3", "3:4", "0:2", "2:4")
-    ]
-    with pytest.raises(ConfigError, match="config.data.sources: tiny_bert_numbers has"):
-        slices(f"{name}:dev", 2)
+    everything = read("train")
+    assert sorted(everything) == list(range(20))
+    assert read("train[10%:]") == everything[2:]
+    with pytest.raises(ConfigError, match="config.here: tiny_bert_numbers has no sp"):
+        read("dev")
+
+
+def test_unknown_datasets_and_versions_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
+        with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
+            tfds_lib.builder(name, "config.here")
 
 
 class TinyBertRemote(TinyBertNumbers):

@@ -1,18 +1,172 @@
 """Tests of bert_jax.data.tokenizers.training."""
 
-import itertools
-import tempfile
+import collections
+import gzip
+import json
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from bert_jax import storage
 from bert_jax.data.sources import input_files
-from bert_jax.data.tokenizers import (
-    source_sample,
-    tokenizers,
-    training,
-    wordpiece_training,
-)
-from tests.corpora import changed, make_config, make_documents, raw, write_source
+from bert_jax.data.tokenizers import tokenizers, training, wordpiece_training
+from bert_jax.data.tokenizers.training import Sampled
+from bert_jax.errors import ConfigError
+from tests.corpora import changed, make_config, make_documents, write_source
+
+KB = 1000
+
+
+@pytest.fixture(autouse=True)
+def short_excerpts(monkeypatch):
+    monkeypatch.setattr(training, "EXCERPT_BYTES", KB)
+
+
+# ---------------------------------------------------------------------- the sample
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """Returns a function that returns the sampled lines and `Sampled` per source."""
+
+    def sample(max_bytes, *specs):
+        data = {"max_line_bytes": 2**14, "max_document_bytes": 2**16}
+        config = changed(make_config(tmp_path), "data", sources=specs, **data)
+        inputs = input_files.find(config.data.sources)
+        found, lines = [], [[] for _ in specs]
+        for document in training.sample(config.data, inputs, max_bytes, found):
+            lines[len(found) - 1] += document.lines
+        for of_source, sampled in zip(lines, found, strict=True):
+            assert sum(len(line.encode()) + 1 for line in of_source) == sampled.bytes
+        assert sum(sampled.bytes for sampled in found) <= max_bytes
+        return lines, found
+
+    return sample
+
+
+def numbered(count, word="line"):
+    """Returns `count` lines of 20 bytes each, including the line end."""
+    return [f"{word} {i:0{18 - len(word)}d}" for i in range(count)]
+
+
+def write(path, lines, pack=bytes):
+    path.write_bytes(pack("".join(f"{line}\n" for line in lines).encode()))
+
+
+def test_the_unused_share_of_a_small_source_goes_to_others(tmp_path, sample):
+    write(tmp_path / "a.txt", numbered(50, "a"))  # 1 kB
+    write(tmp_path / "b.txt", numbered(1000, "b"))
+    (a, b), found = sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
+    assert a == numbered(50, "a") and b[:400] == numbered(1000, "b")[:400]
+    assert found[0] == Sampled(1, KB, True)
+    assert 8.5 * KB < found[1].bytes <= 9 * KB and not found[1].is_everything
+
+
+def test_each_file_of_a_source_is_read(tmp_path, sample):
+    """A small file, possibly in another language, is sampled besides large ones."""
+    for name, count in {"a": 4000, "b": 40, "c": 8000}.items():
+        write(tmp_path / f"{name}.txt", numbered(count, name))
+    (found,), _ = sample(10 * KB, f"text:{tmp_path}/?.txt")
+    counts = collections.Counter(line[0] for line in found)
+    assert counts["b"] == 40
+    assert 200 < counts["a"] < 240 and 200 < counts["c"] < 240
+
+
+def test_of_very_many_files_evenly_spaced_ones_are_read(tmp_path, sample):
+    for i in range(200):
+        write(tmp_path / f"{i:03d}.txt", numbered(50, f"{i:03d}"))
+    (found,), _ = sample(20 * KB, f"text:{tmp_path}/???.txt")
+    chosen = sorted({int(line[:3]) for line in found})
+    assert len(chosen) == 20
+    gaps = [b - a for a, b in zip([0, *chosen], [*chosen, 200], strict=True)]
+    assert max(gaps) <= 20
+
+
+def test_the_start_of_a_long_document_is_taken(tmp_path, sample):
+    """Regression test: 20 books longer than the share of a source gave no text."""
+    specs = []
+    for i in range(20):
+        (tmp_path / f"{i}.txt").write_text("word " * KB)  # one line of 5 kB
+        specs.append(f"files:{tmp_path}/{i}.txt")
+    _, found = sample(20 * KB, *specs)
+    assert all(0.9 * KB < sampled.bytes <= KB for sampled in found)
+
+
+def json_lines(path, count, length):
+    texts = [f"{i}" + " word" * (length // 5) for i in range(count)]
+    write(path, [json.dumps({"n": i, "text": text}) for i, text in enumerate(texts)])
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("count, length", [(1000, 80), (40, 3 * KB)])
+def test_large_files_are_read_in_parts(tmp_path, sample, kind, count, length):
+    """Of a document longer than an excerpt, the start is taken."""
+    texts = json_lines(tmp_path / "a.jsonl", count, length)
+    table = pyarrow.table({"text": texts})
+    options = {"compression": "none", "use_dictionary": False}
+    options |= {"row_group_size": count // 40, "write_statistics": False}
+    parquet.write_table(table, tmp_path / "a.parquet", **options)
+    (found,), (sampled,) = sample(10 * KB, f"{kind}:{tmp_path}/a.{kind}#text")
+    numbers = [int(line.split()[0]) for line in found]
+    assert len(set(numbers)) == len(numbers) and not sampled.is_everything
+    assert all(
+        texts[i].startswith(line) for i, line in zip(numbers, found, strict=True)
+    )
+    # The size of the text of a Parquet file is overestimated threefold here.
+    num_places = len({10 * i // count for i in numbers})
+    assert num_places >= (9 if kind == "jsonl" else 3)
+    assert sum(map(len, found)) > 5 * KB
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
+def test_a_compressed_file_is_read_from_its_start(tmp_path, sample, name):
+    write(tmp_path / name, numbered(50_000), gzip.compress)
+    (found,), (sampled,) = sample(5 * KB, f"text:{tmp_path}/{name}")
+    assert found[:200] == numbered(200) and not sampled.is_everything
+
+
+def test_lines_that_cannot_be_read(tmp_path, sample):
+    """Inside a file they are skipped: preparing it reports them, with their numbers."""
+    lines = [json.dumps({"text": line}) for line in numbered(1000)]
+    write(tmp_path / "a.jsonl", [*lines[:600], *["{"] * 100, *lines[600:]])
+    (found,), _ = sample(10 * KB, f"jsonl:{tmp_path}/a.jsonl#text")
+    assert found[0] == numbered(1)[0] and found[-1] > numbered(1000)[800]
+    write(tmp_path / "b.jsonl", ["{", *lines])
+    with pytest.raises(ConfigError, match="b.jsonl:1 is not JSON"):
+        sample(10 * KB, f"jsonl:{tmp_path}/b.jsonl#text")
+
+
+def test_a_source_without_text_is_an_error(tmp_path, sample):
+    write(tmp_path / "a.txt", numbered(10))
+    (tmp_path / "b.txt").write_text("\n\n")
+    with pytest.raises(ConfigError, match="no text in"):
+        sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
+
+
+def test_only_the_sampled_parts_of_a_file_in_a_bucket_are_read(
+    tmp_path, sample, monkeypatch
+):
+    json_lines(tmp_path / "a.jsonl", 100_000, 80)  # 10 MB
+    path = f"memory:/{tmp_path}/a.jsonl"
+    storage.write(path, (tmp_path / "a.jsonl").read_bytes())
+    monkeypatch.setattr(training.input_groups.lines, "CHUNK_BYTES", 10 * KB)
+    num_bytes, read = 0, storage.Reader.read
+
+    def counted(self, size=-1):
+        nonlocal num_bytes
+        data = read(self, size)
+        num_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(storage.Reader, "read", counted)
+    (found,), _ = sample(10 * KB, f"jsonl:{path}#text")
+    assert len({int(line.split()[0]) // 10_000 for line in found}) == 10
+    assert num_bytes < 1e6
+
+
+# ----------------------------------------------------------------------- training
 
 
 @pytest.fixture
@@ -29,116 +183,40 @@ def two_sources(tmp_path):
     return changed(config, "tokenizer", vocab_file="", vocab_size=120), parts
 
 
-@pytest.fixture
-def work(tmp_path):
-    """Returns a function that creates a work directory."""
-    return lambda: tempfile.mkdtemp(dir=tmp_path)
-
-
-def kept(parts):
-    return [(number, raw(d)) for number, part in enumerate(parts) for d in part]
-
-
-def make(config, documents, work):
+def train(config, directory):
     found = input_files.find(config.data.sources)
-    return training.load_or_train(config, found, documents, work)
+    directory.mkdir(exist_ok=True)
+    return training.train(config, found, str(directory))
 
 
-def test_a_vocabulary_file_is_loaded_unchanged(tmp_path, work):
-    config = make_config(tmp_path, sources=("embedded:",))
-    expected = tokenizers.load(config.tokenizer), None
-    assert make(config, None, work()) == expected
-
-
-def test_training_on_documents_and_on_sources_of_a_small_text_is_equal(
-    two_sources, work
+def test_a_small_text_is_trained_on_as_a_whole_and_once(
+    two_sources, tmp_path, monkeypatch, capsys
 ):
     config, parts = two_sources
-    in_memory, trained_on = make(config, kept(parts), work())
-    read_again, same = make(config, None, work())
-    assert in_memory == read_again and trained_on == same
-    sizes = [sum(document.num_bytes for _, document in kept([part])) for part in parts]
-    assert trained_on == {
+    made = train(config, tmp_path / "work")
+    documents = [document for part in parts for document in part]
+    sizes = [sum(len(s) + 1 for d in part for s in d) for part in parts]
+    assert made[0] == tokenizers.train(documents, config.tokenizer)
+    assert made[1] == {
         "documents": 200,
         "bytes": sum(sizes),
         "is_everything": True,
         "sources": [
-            {"documents": 100, "bytes": size, "places": 1, "is_everything": True}
-            for size in sizes
+            {"documents": 100, "bytes": size, "is_everything": True} for size in sizes
         ],
     }
-    everything = [document for part in parts for document in part]
-    assert in_memory == tokenizers.train(everything, config.tokenizer)
+    start, end = capsys.readouterr().out.splitlines()
+    assert start == "tokenizer: training 120 pieces (wordpiece) ..."
+    assert end.endswith(" s")
+    monkeypatch.setattr(tokenizers, "train", None)
+    assert train(config, tmp_path / "work") == made
 
 
-def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, work):
+def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, tmp_path):
     config, parts = two_sources
     monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 4000)
-    monkeypatch.setattr(source_sample, "EXCERPT_BYTES", 500)
-    seen, train = [], tokenizers.train
-
-    def recording_train(documents, *args):
-        seen.extend(documents)
-        return train(seen, *args)
-
-    monkeypatch.setattr(tokenizers, "train", recording_train)
-    _, trained_on = make(config, None, work())
-    size = sum(len(sentence) + 1 for document in seen for sentence in document)
-    assert 3000 < size == trained_on["bytes"] <= 4000
-    assert trained_on["documents"] == len(seen)
-    for part, sampled in zip(parts, trained_on["sources"], strict=True):
-        sentences = [sentence for document in part for sentence in document]
-        found = [sentences.index(s) for d in seen for s in d if s in sentences]
-        assert min(found) < len(sentences) / 4 and max(found) > len(sentences) * 3 / 4
-        assert sampled["places"] == 4 and not sampled["is_everything"]
-    assert not trained_on["is_everything"]
-
-
-class Killed(BaseException):
-    """Not an Exception, like KeyboardInterrupt."""
-
-
-def killed(*args):
-    raise Killed
-
-
-def test_the_sample_is_reused_after_the_training_was_killed(
-    two_sources, monkeypatch, work, capsys
-):
-    config, _ = two_sources
-    expected = make(config, None, work())
-    directory = work()
-    with monkeypatch.context() as patch:
-        patch.setattr(tokenizers, "train", killed)
-        with pytest.raises(Killed):
-            make(config, None, directory)
-    monkeypatch.setattr(source_sample, "documents", killed)
-    capsys.readouterr()
-    assert make(config, None, directory) == expected
-    assert "tokenizer: reusing the sampled text" in capsys.readouterr().out
-    monkeypatch.setattr(tokenizers, "train", killed)
-    assert make(config, None, directory) == expected
-
-
-def test_an_unfinished_sample_is_gathered_again(two_sources, monkeypatch, work):
-    config, _ = two_sources
-    expected = make(config, None, work())
-    directory, documents = work(), source_sample.documents
-
-    def ended(*args):
-        yield from itertools.islice(documents(*args), 50)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(source_sample, "documents", ended)
-        with pytest.raises(Killed):
-            make(config, None, directory)
-    assert make(config, None, directory) == expected
-
-
-def test_training_is_logged(two_sources, work, capsys):
-    config, _ = two_sources
-    make(config, None, work())
-    start, end = capsys.readouterr().out.splitlines()
-    assert start.startswith("tokenizer: training 120 pieces (wordpiece) on 0.0 MB of")
-    assert end.startswith("tokenizer: training 120 pieces") and end.endswith(" s")
+    tokenizer, trained_on = train(config, tmp_path / "work")
+    assert 3000 < trained_on["bytes"] <= 4000 and not trained_on["is_everything"]
+    for sampled in trained_on["sources"]:
+        assert 1500 < sampled["bytes"] <= 2000 and not sampled["is_everything"]
+    assert train(config, tmp_path / "again") == (tokenizer, trained_on)

@@ -119,34 +119,6 @@ def test_kana_and_hangul_have_pieces_for_any_position_in_a_word():
         assert {character, f"##{character}"} <= set(vocab)
 
 
-def test_a_script_of_a_small_share_of_the_text_is_covered():
-    text = chinese(30_000)
-    latin = [" ".join(document) for document in documents()] * 30
-    share = sum(map(len, text)) / sum(map(len, latin))
-    assert 0.005 < share < 0.1
-    assert unknown_share(train([latin, text], 4000), text) < 0.001
-
-
-def test_a_few_words_of_a_script_do_not_fill_the_vocabulary():
-    text = chinese(150)
-    latin = [" ".join(document) for document in documents()] * 20
-    vocab = train([latin, text], 300)
-    assert len(set("".join(text))) > 100
-    assert 0 < sum(map(wordpiece.are_ideographs, vocab)) < 64
-
-
-def test_the_most_common_characters_are_selected_if_there_is_no_room_for_all():
-    """A quarter of the vocabulary is left to longer pieces."""
-    text = chinese(100_000)
-    latin = [" ".join(document) for document in documents()]
-    vocab = train([latin, text], 1000)
-    num_ideographs = sum(wordpiece.are_ideographs(piece) for piece in vocab)
-    assert 700 < num_ideographs < 750
-    longer = [piece for piece in vocab[5:] if len(piece.removeprefix("##")) > 1]
-    assert len(longer) > 200
-    assert 0.2 < unknown_share(vocab, text) < 0.3
-
-
 def test_room_that_longer_pieces_do_not_need_goes_to_characters():
     text = chinese(100_000)
     vocab = train([text], 2000)
