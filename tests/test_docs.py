@@ -144,6 +144,17 @@ def test_links_lead_to_files_and_headings_that_exist():
     assert num_anchors > 40
 
 
+def test_the_readme_of_a_release_has_addresses(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(TEXT["README.md"])
+    release = (ROOT / ".github/workflows/release.yml").read_text()
+    (command,) = re.findall(r"run: (sed -i .* README.md)", release)
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    links = re.findall(r"\]\((.*?)\)", readme.read_text())
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith("https://")]
+
+
 def test_pages_named_in_code_exist():
     """In errors, docstrings, comments and notebooks."""
     folders = ("bert_jax", "benchmarks", "docs", "launch", "notebooks", "tests")
