@@ -40,10 +40,9 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.input import training_batches
 from bert_jax.training.saver import Saver
 from bert_jax.training.step import TrainState
-from bert_jax.training.stepper import Stepper
+from bert_jax.training.stepper import Stepper, training_batches
 
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:

@@ -227,18 +227,20 @@ def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return written
 
 
+TRAINED = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A directory with a text, its corpus, and a run of 20 steps."""
+    """A directory with a text, its corpus, a run of TRAINED, and its stdout."""
     directory = tmp_path_factory.mktemp("trained")
     write_text(directory / "documents.txt")
-    changes = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
-    arguments = small_run(directory, **changes)
+    arguments = small_run(directory, **TRAINED)
     stdout = run_well("bert_jax.prepare", *arguments)
     assert "documents" in stdout and str(directory / "corpus") in stdout
-    assert "already prepared" in run_well("bert_jax.prepare", *arguments)
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
     assert "tokenizer: training" not in stdout
+    (directory / "stdout").write_text(stdout)
     return directory
 
 

@@ -100,10 +100,6 @@ def test_the_commands_that_train_and_finetune_print_last(home):
     assert '"label"' in run_printed(stdout, home)
 
 
-def test_a_command_after_training(home):
-    assert run_printed(commands_after_training("run")["export"], home)
-
-
 def test_a_run_given_to_predict_is_fine_tuned_by_the_command_in_the_error(home):
     with pytest.raises(errors.ConfigError) as error:
         tuned.read(home / "run")
@@ -111,6 +107,7 @@ def test_a_run_given_to_predict_is_fine_tuned_by_the_command_in_the_error(home):
     assert str(error.value).endswith(f"written by: {command}")
 
 
+@pytest.mark.slow
 def test_a_corrupt_checkpoint_is_replaced_by_the_command_in_the_error(home):
     (home / "run/checkpoints/20/meta/metadata").write_text("{")
     with pytest.raises(errors.ConfigError) as error:

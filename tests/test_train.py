@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
 import time
 from typing import Any
@@ -16,33 +17,18 @@ from bert_jax.monitoring import goodput
 from bert_jax.training import budget, compilation_cache, resume
 from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
+from tests.conftest import TRAINED
 from tests.runs import assert_same_bits, lines
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> pathlib.Path:
-    """A directory with a text file and, after the first run, its corpus."""
-    directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def straight(text) -> pathlib.Path:
-    """The workdir of an uninterrupted run of 60 steps."""
-    workdir = text / "straight"
-    stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={workdir}")
-    (text / "stdout.txt").write_text(stdout)
-    return workdir
-
-
-def test_a_run_writes_checkpoints_metrics_and_curves(straight):
-    assert sorted(p.name for p in (straight / "checkpoints").iterdir()) == ["30", "60"]
-    assert (straight / "config.json").is_file()
-    assert (straight / "loss_curves.png").read_bytes().startswith(b"\x89PNG")
-    assert list(straight.glob("events.out.tfevents.*"))
-    log = [line for line in lines(straight) if "loss" in line]
-    assert [line["step"] for line in log] == [10, 20, 30, 40, 50, 60]
+def test_a_run_writes_checkpoints_metrics_and_curves(trained):
+    workdir = trained / "run"
+    assert sorted(p.name for p in (workdir / "checkpoints").iterdir()) == ["10", "20"]
+    assert (workdir / "config.json").is_file()
+    assert (workdir / "loss_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list(workdir.glob("events.out.tfevents.*"))
+    log = [line for line in lines(workdir) if "loss" in line]
+    assert [line["step"] for line in log] == [10, 20]
     assert set(log[0]) == {
         "step",
         "loss",
@@ -69,35 +55,32 @@ def test_a_run_writes_checkpoints_metrics_and_curves(straight):
     assert log[-1]["loss"] < log[0]["loss"]
     assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)
     assert 0.3 < log[0]["padding_efficiency"] <= 1
-    held_out = [line for line in lines(straight) if "eval_loss" in line]
+    (held_out,) = [line for line in lines(workdir) if "eval_loss" in line]
     settings = ("step", "eval_num_sequences", "eval_masked_lm_prob")
-    assert [[x[name] for name in settings] for x in held_out] == [
-        [30, 32, 0.15],
-        [60, 32, 0.15],
-    ]
+    assert [held_out[name] for name in settings] == [20, 32, 0.15]
 
 
-def test_the_output_reports_corpus_evaluation_and_next_commands(straight, text):
-    stdout = (text / "stdout.txt").read_text()
-    assert "corpus:" in stdout and "documents" in stdout
-    assert "step 60 held out: masked LM loss" in stdout
-    assert "Trained to step 60" in stdout
-    assert f"python -m bert_jax.export --workdir={straight}" in stdout
+def test_the_output_reports_evaluation_and_next_commands(trained):
+    stdout = (trained / "stdout").read_text()
+    assert "step 20 held out: masked LM loss" in stdout
+    assert "Trained to step 20" in stdout
+    assert f"python -m bert_jax.export --workdir={trained}/run" in stdout
 
 
 @pytest.mark.slow
-def test_a_complete_run_is_not_changed(straight, text):
-    before = lines(straight)
-    stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
+def test_a_complete_run_is_not_changed(trained, tmp_path):
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    config = small_run(trained, **TRAINED)
+    stdout = run_well("bert_jax.train", *config, f"--workdir={workdir}")
     assert "already complete" in stdout and "resuming" not in stdout
-    assert "Trained to step 60" in stdout and "On held-out text" in stdout
-    assert lines(straight) == before
+    assert "Trained to step 20" in stdout and "On held-out text" in stdout
+    assert lines(workdir) == lines(trained / "run")
 
 
 @pytest.mark.slow
-def test_sigterm_before_the_first_step_of_a_resumed_run_stops_it(text, tmp_path):
+def test_sigterm_before_the_first_step_of_a_resumed_run_stops_it(trained, tmp_path):
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
-    arguments = [*small_run(text, **many), f"--workdir={tmp_path}"]
+    arguments = [*small_run(trained, **many), f"--workdir={tmp_path}"]
     stopped = start("bert_jax.train", *arguments)
     wait_for_line(stopped, "step 10/")
     stopped.send_signal(signal.SIGTERM)
@@ -132,26 +115,21 @@ def wait_for_line(process, beginning: str) -> None:
     ],
 )
 def test_an_invalid_config_is_one_line_and_writes_nothing(
-    straight, text, changes, message
+    trained, tmp_path, changes, message
 ):
-    workdir = text / "mistake"
     if "data.sources" in changes:
-        changes = changes | {"data.corpus_dir": text / "no_corpus"}
-    result = run(
-        "bert_jax.train", *small_run(text, **changes), f"--workdir={workdir}", devices=8
-    )
+        changes = changes | {"data.corpus_dir": tmp_path / "no_corpus"}
+    arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / 'mistake'}"]
+    result = run("bert_jax.train", *arguments, devices=8)
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-    assert not workdir.exists() and not (text / "no_corpus").exists()
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_workdir_of_another_run_is_an_error(straight, text):
-    result = run(
-        "bert_jax.train",
-        *small_run(text, **{"optimizer.learning_rate": 0.5}),
-        f"--workdir={straight}",
-    )
+def test_a_workdir_of_another_run_is_an_error(trained):
+    config = small_run(trained, **TRAINED, **{"optimizer.learning_rate": 0.5})
+    result = run("bert_jax.train", *config, f"--workdir={trained / 'run'}")
     assert result.returncode == 2
     assert "config.optimizer.learning_rate=0.5" in result.stderr
 
@@ -210,7 +188,7 @@ def test_a_killed_streamed_run_resumes_bit_identically(streamed):
     assert "1.jsonl was changed" in refused.stderr
 
 
-def test_the_step_is_compiled_while_the_state_is_made(straight, tmp_path, monkeypatch):
+def test_the_step_is_compiled_while_the_state_is_made(trained, tmp_path, monkeypatch):
     """The compilation of the phase that the run starts in has started before.
 
     The compilation cache is opened before, even before the workdir is locked, and a run
@@ -235,7 +213,7 @@ def test_the_step_is_compiled_while_the_state_is_made(straight, tmp_path, monkey
     monkeypatch.setattr(
         compilation_cache, "enable", lambda *_: events.append("cache") or ""
     )
-    config = workdir_lib.read_config(str(straight))
+    config = workdir_lib.read_config(str(trained / "run"))
     assert config is not None
     optimizer = dataclasses.replace(config.optimizer, schedule="wsd", decay_steps=0)
     config = dataclasses.replace(config, budget_hours=1.0, optimizer=optimizer)

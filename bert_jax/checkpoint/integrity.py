@@ -91,10 +91,10 @@ def check(workdir: str, step: int, remedy: str) -> None:
 def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
     """Returns the step of the newest valid checkpoint, 0 if no checkpoint was saved.
 
-    Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY; before, `on_found` is
-    called with the step. So are those before it whose metadata cannot be read, because
-    Orbax would fail on them. The arrays of older checkpoints are verified when they are
-    read.
+    Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY. So are those before it
+    whose metadata cannot be read, because Orbax would fail on them. The arrays of older
+    checkpoints are verified when they are read. `on_found` is called with the step
+    before anything is moved.
 
     Raises:
       CorruptError: when all are corrupt. Nothing is moved: the run does not start over.

@@ -216,10 +216,7 @@ class Checkpoints:
 
     def arrays(self, step: int) -> dict[str, list[Any]]:
         """Returns {path: [shape, dtype]} of the arrays of a step."""
-        arrays = self._meta(step).get("arrays")
-        if not isinstance(arrays, dict):
-            raise self._corrupt(step, "meta has no list of arrays")
-        return arrays
+        return self._meta(step, lambda meta: dict(meta["arrays"]))
 
     def position(self, step: int, corpus_sha256: str) -> Position:
         """Returns the position of the run in its data; checks the corpus."""
@@ -234,21 +231,18 @@ class Checkpoints:
 
     def read_position(self, step: int) -> Position:
         """Like `position`, but does not check the corpus."""
-        values = self._meta(step).get("position")
-        try:
-            return Position.from_json(values)
-        except (KeyError, TypeError, ValueError):
-            raise self._corrupt(step, "meta has no data position") from None
+        return self._meta(step, lambda meta: Position.from_json(meta["position"]))
 
     def plan(self, step: int) -> dict[str, Any] | None:
         """Returns the `plan` that was saved at a step."""
-        return self._meta(step).get("plan")
+        return self._meta(step, lambda meta: meta.get("plan"))
 
-    def _meta(self, step: int) -> dict[str, Any]:
+    def _meta(self, step: int, read: Callable[[Any], T]) -> T:
         meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
-        if not isinstance(meta, dict):
-            raise self._corrupt(step, "meta is not a JSON object")
-        return meta
+        try:
+            return read(meta)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._corrupt(step, f"its meta has no {error}") from None
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Any:
         try:
@@ -330,13 +324,13 @@ def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> N
     names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
     if not names:
         return
-    kinds = [
-        {name: f"{dtype}{shape}" for name, (shape, dtype) in arrays.items()}
-        for arrays in (found, wanted)
-    ]
+
+    def shown(arrays: dict[str, Any], name: str) -> str:
+        return "{1}{0}".format(*arrays[name]) if name in arrays else "none"
+
     rows = [
-        "{}: checkpoint {}, config {}".format(n, *(k.get(n, "none") for k in kinds))
-        for n in names[:SHOWN_ARRAYS]
+        f"{name}: checkpoint {shown(found, name)}, config {shown(wanted, name)}"
+        for name in names[:SHOWN_ARRAYS]
     ]
     more = ["..."] if len(names) > SHOWN_ARRAYS else []
     raise ConfigError(

@@ -9,8 +9,8 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.distributed import multihost
 from bert_jax.phases import Position
-from bert_jax.training.input import find_corpus
 from bert_jax.training.step import TrainState
 
 
@@ -75,3 +75,28 @@ def first_state(
     if start is None:
         return Position(corpus.sha256), init()
     return start.first_state(init, corpus, mesh)
+
+
+def find_corpus(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
+) -> Corpus:
+    """Opens the corpus, the same one in every process; process 0 may prepare it."""
+    directory = config.data.corpus_dir
+
+    def find() -> Corpus:
+        if multihost.is_first() and not corpus_lib.exists(directory):
+            # Most runs read a corpus that exists.
+            from bert_jax.data.corpus import build
+
+            return build.find_corpus(config, tokenizer)
+        multihost.wait_for(lambda: corpus_lib.exists(directory))
+        return corpus_lib.open_existing(config)
+
+    corpus = multihost.first_then_others("corpus", find)
+    multihost.check_same(
+        "corpus digest",
+        corpus.sha256,
+        f"config.data.corpus_dir={directory!r} holds different corpora on"
+        " different hosts; use a directory that all hosts share",
+    )
+    return corpus

@@ -6,10 +6,8 @@ run continues the totals and can compute the time that the interruption cost.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import jax
 
 import bert_jax
 from bert_jax import clock
@@ -122,20 +120,14 @@ class Startup:
         self.began = bert_jax.BEGAN
         self._marked = clock()
         self._seconds = {"import": self._marked - self.began}
-        self._is_over = False
 
     def mark(self, stage: str) -> None:
         """Ends a stage that began at the previous mark."""
-        if not self._is_over:
-            now = clock()
-            self._seconds[stage] = now - self._marked
-            self._marked = now
+        now = clock()
+        self._seconds[stage] = now - self._marked
+        self._marked = now
 
-    def finish(self, stage: str, result: Any, log: Callable[[str], None]) -> None:
-        """Waits for the arrays of the last stage and logs all stages, once."""
-        if not self._is_over:
-            jax.block_until_ready(result)
-            self.mark(stage)
-            self._is_over = True
-            stages = (f"{name} {secs:.1f} s" for name, secs in self._seconds.items())
-            log(f"start:  {', '.join(stages)}")
+    def summary(self) -> str:
+        """Returns a line with the seconds of each stage, in order."""
+        stages = (f"{name} {secs:.1f} s" for name, secs in self._seconds.items())
+        return f"start:  {', '.join(stages)}"

@@ -118,7 +118,10 @@ class Monitor:
         0.10 and 0.12), and a CPU gains nothing from running ahead.
         """
         if self._startup:
-            self._startup.finish("first step", metrics, self.print)
+            jax.block_until_ready(metrics)
+            self._startup.mark("first step")
+            self.print(self._startup.summary())
+            self._startup = None
         is_cpu = jax.default_backend() == "cpu"
         jax.block_until_ready(metrics if is_cpu else self._last_metrics)
         self._last_metrics = metrics

@@ -49,14 +49,14 @@ def transformation(
         adam = scale_by_bert_adam(*betas, config.epsilon, mu_dtype)
     else:
         adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
-    steps = [adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)]
+    parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)]
     if config.name == "lamb":
         # LAMB with bias correction, as in the paper. The trust ratio applies to the
         # tensors that decay, as in the authors' code.
-        steps.append(optax.masked(optax.scale_by_trust_ratio(), decay_mask))
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), decay_mask))
     return optax.chain(
         clip_by_global_norm(config.clip_norm),
-        *steps,
+        *parts,
         optax.scale_by_learning_rate(schedule),
     )
 

@@ -1,24 +1,27 @@
-"""Takes the steps of a run: waits for their compilation, and replays some."""
+"""The steps of a run: their batches, waiting for compilation, and replays."""
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.distributed import multihost
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import report, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
 from bert_jax.monitoring.profile import Profiler
-from bert_jax.phases import Position
+from bert_jax.phases import Position, Skips, runs_of_batches
 from bert_jax.training import nonfinite
 from bert_jax.training.compilation import CompiledSteps
-from bert_jax.training.step import TrainState
+from bert_jax.training.step import Batch, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +82,48 @@ class Stepper:
                 replay(self.replayed, step, state, *arguments)
         train_step = self.compiled.get(phase_index)
         return profiler.step(step, train_step, state, *arguments)
+
+
+def training_batches(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    first_step: int,
+    skips: Skips,
+) -> Iterator[tuple[int, int, Batch]]:
+    """Yields (step, phase, batch) for every step after `first_step`.
+
+    Each process reads the rows of its own devices of the mesh. A batch is on the
+    devices and has the shapes of `pipeline.batch_shapes`. The next batch is transferred
+    while a step runs.
+    """
+    host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
+
+    def placed() -> Iterator[tuple[int, Batch]]:
+        for phase_index, first_batch, num_batches in runs_of_batches(
+            config, first_step, skips
+        ):
+            batches = pipeline.batches(
+                corpus,
+                config,
+                split="train",
+                seed=config.seed,
+                phase_index=phase_index,
+                first_step=first_batch,
+                host=host,
+                num_hosts=num_hosts,
+            )
+            for batch in itertools.islice(batches, num_batches):
+                yield phase_index, sharding.place_batch(batch, mesh)
+
+    ahead = placed()
+    current = next(ahead, None)
+    for step in itertools.count(first_step + 1):
+        if current is None:
+            return
+        following = next(ahead, None)
+        yield step, *current
+        current = following
 
 
 def replay(

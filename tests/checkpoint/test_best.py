@@ -32,14 +32,6 @@ def test_the_lowest_losses_are_preserved():
     assert not ranking.is_best(6, [1])  # it was not evaluated
 
 
-def test_phases_are_ranked_separately():
-    """The loss depends on the row length, whether the model improves or not."""
-    ranking = Ranking(1)
-    ranking.add(10, 0, held_out(1.0))
-    ranking.add(20, 1, held_out(4.0))
-    assert ranking.is_best(20, [10]) and ranking.is_best(10, [20])
-
-
 @pytest.mark.parametrize(
     "setting", [{"eval_masked_lm_prob": 0.3}, {"eval_num_sequences": 128}]
 )
@@ -55,7 +47,8 @@ def test_evaluations_with_other_settings_are_ranked_separately(tmp_path, setting
     config = make_config(checkpoint__keep_best=1)
     assert best_lib.read(str(tmp_path), config, 20).is_best(20, [10])
     ranking = best_lib.read(str(tmp_path), config, 30)
-    assert ranking._best([10, 20, 30]) == {10, 30}
+    assert ranking.is_best(10, [20, 30]) and ranking.is_best(30, [10, 20])
+    assert not ranking.is_best(20, [10, 30])
 
 
 def test_every_key_of_an_evaluation_is_compared_or_does_not_change_the_loss():
@@ -63,18 +56,19 @@ def test_every_key_of_an_evaluation_is_compared_or_does_not_change_the_loss():
     assert keys == {"every_steps", "probes", *HELD_OUT_SETTINGS}
 
 
-def test_the_earlier_of_equal_losses_is_best():
+@pytest.mark.parametrize(
+    ("phases", "losses", "best"),
+    [
+        ((0, 1), (1.0, 4.0), {10, 20}),  # a loss depends on the phase's row length
+        ((0, 0), (1.0, 1.0), {10}),  # the earlier of equal ones
+        ((0, 0), (float("nan"), 9.0), {20}),
+    ],
+)
+def test_the_best_of_each_phase(phases, losses, best):
     ranking = Ranking(1)
-    ranking.add(10, 0, held_out(1.0))
-    ranking.add(20, 0, held_out(1.0))
-    assert not ranking.is_best(20, [10])
-
-
-def test_a_loss_that_is_not_finite_is_worst():
-    ranking = Ranking(1)
-    ranking.add(10, 0, held_out(float("nan")))
-    ranking.add(20, 0, held_out(9.0))
-    assert ranking.is_best(20, [10])
+    for step, phase, loss in zip((10, 20), phases, losses, strict=True):
+        ranking.add(step, phase, held_out(loss))
+    assert {step for step in (10, 20) if ranking.is_best(step, [10, 20])} == best
 
 
 def test_losses_of_undone_steps_are_dropped():

@@ -1,11 +1,9 @@
 """Tests of bert_jax.monitoring.goodput."""
 
 import pathlib
-import re
 import subprocess
 import sys
 
-import jax.numpy as jnp
 import pytest
 
 from bert_jax.monitoring import goodput
@@ -134,19 +132,6 @@ def test_summary_lists_the_largest_parts_first():
         " compiling)."
     )
     assert goodput.summary([{"step": 1, "loss": 1.0}]) == ""
-
-
-def test_startup_logs_its_stages_in_order_and_once():
-    logged = []
-    start = goodput.Startup()
-    start.mark("corpus")
-    start.mark("data")
-    start.finish("first step", jnp.ones(3), logged.append)
-    start.mark("later")
-    start.finish("later", jnp.ones(3), logged.append)
-    (summary,) = logged
-    names = re.findall(r"([a-z ]+) \d+\.\d s", summary.removeprefix("start:  "))
-    assert [x.strip() for x in names] == ["import", "corpus", "data", "first step"]
 
 
 def test_startup_begins_with_the_import_of_the_package():

@@ -132,16 +132,6 @@ def test_a_plan_counts_the_evaluations_and_saves_before_the_end():
     assert found.last_step == 649
 
 
-def test_a_new_plan_continues_the_decay_where_it_is():
-    config = make_config(**WSD, phase=MANY)
-    plan = Plan(1000, 0.0, 2000)
-    assert plan.progress_at(999) == 0.0 and plan.progress_at(1500) == 0.5
-    costs = Costs(step=1.0)
-    found = budget_lib.new_plan(plan, 1500, config, costs, 100 + SUMMARY_SECS)
-    assert found == Plan(1500, 0.5, 1600)
-    assert found.progress_at(1550) == 0.75
-
-
 def test_a_decay_takes_a_few_steps_if_there_is_no_time_left():
     config, costs = make_config(**WSD, phase=MANY), Costs(step=1.0)
     plan = budget_lib.first_plan(config)
@@ -226,12 +216,6 @@ def test_the_excess_is_that_of_a_call_that_took_steps(tmp_path, clock):
     assert budget.excess() == 0.0  # the run was complete
     budget.update(1, 1.0, 0.0)
     assert budget.excess() == 12.0
-
-
-def test_a_rollback_continues_the_plan_of_its_checkpoint(tmp_path):
-    budget = Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
-    budget.resume({"step": 900, "progress": 0.25, "last_step": 1300})
-    assert budget.plan == Plan(900, 0.25, 1300) and budget.last_step == 1300
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_records_of_repeated_steps_are_dropped(made, tmp_path):
 
 
 def test_a_state_that_is_not_finite_is_an_error():
-    config = make_config()
+    config = make_config(model__num_hidden_layers=1)
     use_mesh(2, 1, 1)
     _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
     state = init()
