@@ -105,7 +105,6 @@ def _read_encoder(
     found = source_lib.open_source(
         directory,
         lambda values: list(shapes(values, _vocab_size(values, directory))),
-        tokenizers.WordPiece.FILE,
     )
     if found is None:
         raise ConfigError(
@@ -171,7 +170,6 @@ def read_tuned(
     found = source_lib.open_source(
         directory,
         lambda values: _shapes(*described(values), False),
-        tokenizers.WordPiece.FILE,
     )
     assert found is not None, "_check_is_tuned has found config.json"
     source, values = found

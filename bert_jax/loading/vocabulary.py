@@ -106,9 +106,9 @@ def match(
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
                 f" {source.directory} has {most} word embeddings and no"
-                f" {source.vocabulary_path.name} to match them; copy it there"
+                f" {tokenizer.FILE} to match them; copy it there"
             )
-        note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
+        note = f"no {tokenizer.FILE} to compare the vocabulary with"
         return None, [note]
     if source.vocabulary_path.name != tokenizer.FILE:
         raise ConfigError(

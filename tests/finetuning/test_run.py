@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, Interrupted
+from bert_jax.errors import Interrupted
 from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
@@ -176,16 +176,6 @@ def test_seeds_differ_and_from_scratch_is_random(tmp_path):
     np.testing.assert_allclose(a[name], setup.encoder.arrays[name], atol=1e-6)
     assert np.abs(a[name] - c[name]).max() > 0.01
     assert np.abs(a["classifier.kernel"] - b["classifier.kernel"]).max() > 0.01
-
-
-def test_other_training_data_is_an_error(tmp_path, monkeypatch):
-    setup = labelled.make_setup(tmp_path)
-    monkeypatch.setattr(tuning.preemption, "interrupted", lambda: True)
-    with pytest.raises(Interrupted):
-        tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
-    other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
-    with pytest.raises(ConfigError, match="started on different training data"):
-        tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

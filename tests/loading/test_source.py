@@ -12,11 +12,10 @@ from tests import fake_hub
 from tests.models import assert_same, tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
-TOKENIZER_FILE = "vocab.txt"
 
 
 def opened(directory, names):
-    found = source_lib.open_source(directory, lambda _: names, TOKENIZER_FILE)
+    found = source_lib.open_source(directory, lambda _: names)
     assert found is not None
     return found
 
@@ -31,7 +30,7 @@ def test_only_the_wanted_tensors_are_read(source):
 
 
 def test_a_directory_without_a_model_is_none(tmp_path):
-    assert source_lib.open_source(tmp_path, lambda _: [], TOKENIZER_FILE) is None
+    assert source_lib.open_source(tmp_path, lambda _: []) is None
 
 
 def test_missing_tensors_and_other_shapes_are_errors(source):
