@@ -114,7 +114,6 @@ def _read_encoder(
             " bert_jax.train"
         )
     source, values = found
-    lowercase = vocabulary.lowercase_of(source, lowercase)
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
@@ -124,14 +123,14 @@ def _read_encoder(
     vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
     wanted = shapes(values, vocab_size)
     source_lib.check_tensors(source, wanted, (POOLER,))
-    arrays = source_lib.read_finite(source)
-    arrays = {name: a for name, a in arrays.items() if name in wanted}
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
         raise ConfigError(
             f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
             " needs; use another model"
         )
+    arrays = source_lib.read_finite(source)
+    arrays = {name: a for name, a in arrays.items() if name in wanted}
     for name in (WORD, BIAS):
         if name in arrays:
             arrays[name] = arrays[name][: len(tokenizer.vocab)]
@@ -176,7 +175,7 @@ def read_tuned(
     config, vocab_size, head = described(values)
     source_lib.check_tensors(source, _shapes(config, vocab_size, head, False))
     arrays = source_lib.read_finite(source)
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, source.lowercase)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, None, has_flag=False)
     return HostModel(
         config,
         head,

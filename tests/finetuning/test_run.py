@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import Interrupted
+from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from tests.conftest import slow
 from tests.finetuning import labelled
+from tests.finetuning.test_config import change
 from tests.runs import assert_same_metrics, lines
 
 
@@ -187,9 +189,9 @@ def test_seeds_differ_and_from_scratch_is_random(tmp_path):
         (0, 3, 2, {1, 2}),
     ],
 )
-def test_steps_of_the_dev_evaluations(every, epochs, num_steps, expected, tmp_path):
+def test_steps_of_the_dev_evaluations(every, epochs, num_steps, expected):
     changes = {"eval_every_steps": every, "recipe__num_epochs": epochs}
-    config = labelled.make_setup(tmp_path, **changes).config
+    config = tasks_config.from_config_dict(change("sst2", **changes))
     assert tuning.dev_steps(config, num_steps) == expected
 
 

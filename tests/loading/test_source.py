@@ -29,24 +29,6 @@ def test_only_the_wanted_tensors_are_read(source):
     assert len(found.unused) == len(tensors_of(directory)) - 2
 
 
-def test_a_directory_without_a_model_is_none(tmp_path):
-    assert source_lib.open_source(tmp_path, lambda _: []) is None
-
-
-def test_missing_tensors_and_other_shapes_are_errors(source):
-    directory, arrays = source
-    found, _ = opened(directory, [WORD])
-    rows, dims = arrays[WORD].shape
-    source_lib.check_tensors(found, {WORD: (rows, dims)})
-    with pytest.raises(ConfigError, match="lacks 1 of the model's tensors: bert"):
-        source_lib.check_tensors(found, {KERNEL: (dims, dims)})
-    source_lib.check_tensors(found, {KERNEL: (dims, dims)}, optional=("bert.pooler.",))
-    for shape in ((rows + 1, dims), (rows, dims + 1)):
-        with pytest.raises(ConfigError, match="does not match the config in 1 tensor"):
-            source_lib.check_tensors(found, {WORD: shape})
-    source_lib.check_tensors(found, {WORD: (rows + 1, dims)}, free_rows=[WORD])
-
-
 def test_a_model_in_a_bucket_is_downloaded(source, bucket):
     directory, arrays = source
     storage.upload(str(directory), "gs://b/some/model")
