@@ -24,7 +24,6 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.data.tokenizers import wordpiece
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.interop import huggingface_read
 from bert_jax.loading import initialize
@@ -86,5 +85,4 @@ def read_arrays(directory: Path, config: ExperimentConfig) -> dict[str, np.ndarr
     """Returns weights in the format of transformers by our names."""
     with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
         names = initialize.parameter_shapes(config)
-    file = wordpiece.WordPiece.FILE
-    return huggingface_read.open_source(directory, names, file).read()
+    return huggingface_read.open_source(directory, names).read()

@@ -15,7 +15,6 @@ With --dry_run, the export is made and read back, but neither kept nor uploaded.
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from bert_jax.digests import SUMS_FILE
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.interop import google_tf1, huggingface_write, model_card, push
+from bert_jax.interop import files, google_tf1, huggingface_write, model_card, push
 from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -157,14 +156,14 @@ def _write(
                 f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
                 " older checkpoint with --step"
             )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
-    except OSError as error:
-        raise ConfigError(
-            f"--output={target}: {error.strerror}; use another directory"
-        ) from None
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            tmp = stack.enter_context(files.new_directory(target))
+        except OSError as error:
+            raise ConfigError(
+                f"--output={target}: {error.strerror}; use another directory"
+            ) from None
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
         held_out = run.corpus.shards["validation"]
@@ -174,11 +173,6 @@ def _write(
         model_card.write(  # after the digests, because users edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
         )
-        tmp.chmod(0o755)  # mkdtemp gives access to the owner only
-        os.replace(tmp, target)
-    except BaseException:
-        shutil.rmtree(tmp)
-        raise
     return run, difference
 
 

@@ -74,8 +74,10 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 position = checkpoints.position(saved_step, corpus.sha256)
                 position = resume.with_rollback(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
+            elif start:
+                position, state = start.first_state(init, corpus, mesh)
             else:
-                position, state = start_lib.first_state(init, start, corpus, mesh)
+                position, state = Position(corpus.sha256), init()
             resume.begin_workdir(workdir, config, first_step)
             budget.record()
             if first_step > saved_step:  # a branch

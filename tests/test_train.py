@@ -208,7 +208,7 @@ def test_the_step_is_compiled_while_the_state_is_made(trained, tmp_path, monkeyp
     monkeypatch.setattr(
         CompiledSteps, "start", lambda self, phase: events.append(phase)
     )
-    monkeypatch.setattr(train.start_lib, "first_state", first_state)
+    monkeypatch.setattr(train, "Position", first_state)  # of the first state
     monkeypatch.setattr(resume, "lock_workdir", lock)
     monkeypatch.setattr(
         compilation_cache, "enable", lambda *_: events.append("cache") or ""

@@ -191,13 +191,6 @@ class _Run:
                 state = dataclasses.replace(state, params=params)
             self._state = state
             return 0
-        position = self._checkpoints.read_position(step)
-        if position.corpus_sha256 != setup.sha256["train"]:
-            raise ConfigError(
-                f"{self._workdir} was started on different training data than"
-                f" config.data.train={setup.config.data.train!r} holds now; restore"
-                " that data, or use another --workdir"
-            )
         like = jax.eval_shape(jax.jit(init))
         self._state = self._checkpoints.restore(step, like, setup.mesh)
         return step

@@ -8,7 +8,6 @@ predictions equal those of the fine-tuning run.
 import dataclasses
 import os
 import shutil
-import tempfile
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from bert_jax.finetuning.setup import Setup
 
 DIRECTORY = "model"
-_UNFINISHED = ".model.unfinished."  # hidden, so that it matches no user's directory
 SETTINGS_FILE = "decisions.json"
 # The types of settings that are no keys of config.task.
 TYPES = {"num_texts": Annotated[int, Range(min=0, max=2)], "has_impossible": bool}
@@ -69,11 +67,11 @@ def write(
       scores: metrics of the dev sets, for the model card.
     """
     target = Path(workdir) / DIRECTORY
+    old = target.with_name(f".{DIRECTORY}.unfinished.old")
     # A killed process leaves its unfinished directory.
-    for unfinished in target.parent.glob(f"{_UNFINISHED}*"):
+    for unfinished in target.parent.glob(f".{DIRECTORY}.unfinished.*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    tmp = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
-    try:
+    with files.new_directory(target) as tmp:
         tokenizer = setup.encoder.tokenizer
         huggingface_write.write_tuned(
             tmp,
@@ -86,15 +84,9 @@ def write(
         write_settings(tmp, setup.config.task, setup.datasets.train.examples)
         digests.write_sums(tmp)
         write_card(tmp, setup, scores)  # has no digest, because users edit it
-        tmp.chmod(0o755)  # mkdtemp makes it accessible to its owner only
-        old = target.with_name(f"{_UNFINISHED}old")
         if target.exists():
             os.replace(target, old)
-        os.replace(tmp, target)
-        shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(tmp, ignore_errors=True)
-        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_settings(directory: Path, task: Task, train: Examples) -> None:

@@ -1,13 +1,16 @@
-"""Opens the files of a model directory safely and verifies their digests.
+"""Reads and writes model directories: safe paths, digests, and atomic writes.
 
 SHA256SUMS has the format of `sha256sum`, so that `sha256sum --check` reads it. It is
 needed because neither safetensors nor JSON detects a flipped bit.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,23 @@ def refuse_link_outside(path: Path, directory: Path) -> None:
             f"{path} is a link to {target}, outside of its directory; copy the file"
             " there if you trust it"
         )
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yields a directory that is renamed to `target` when it is complete.
+
+    There may be an empty directory at `target`.
+    """
+    prefix = f".{target.name}.unfinished."  # hidden, so that it matches no user's
+    tmp = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+    try:
+        yield tmp
+        tmp.chmod(0o755)  # mkdtemp gives access to the owner only
+        os.replace(tmp, target)
+    except BaseException:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
 
 
 def verify_digests(directory: Path) -> None:

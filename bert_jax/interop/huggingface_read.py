@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
 from bert_jax.interop import huggingface_config, huggingface_tokenizer, weight_names
@@ -41,12 +42,8 @@ CASE_UNKNOWN = (
 )
 
 
-def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
-    """Opens a BERT whose weights are model.safetensors or an index of several files.
-
-    Args:
-      tokenizer_file: the name of the tokenizer file to expect if there is none.
-    """
+def open_source(directory: Path, wanted: Iterable[str]) -> Source:
+    """Opens a BERT whose weights are model.safetensors or an index of several files."""
     config = config_values(directory)
     tensors = _Tensors(directory)
     stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
@@ -80,7 +77,7 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
         },
         unused=unused,
         vocabulary=opened.for_corpora if opened else None,
-        vocabulary_path=opened.path if opened else directory / tokenizer_file,
+        vocabulary_path=opened.path if opened else directory / WordPiece.FILE,
         tokenizer=opened.build if opened else None,
         read=read,
         notes=() if lowercase is not None else (CASE_UNKNOWN,),

@@ -101,9 +101,8 @@ def open_source(config: ExperimentConfig) -> Source:
 
 def open_directory(path: Path, config: ExperimentConfig) -> Source:
     """Opens a model to initialize from; verifies only its own digests."""
-    tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
     names = parameter_shapes(config)
-    found = source_lib.open_source(path, lambda _: names, tokenizer_file)
+    found = source_lib.open_source(path, lambda _: names)
     if found is None:
         raise ConfigError(_no_source(config.init_from, path))
     return found[0]

@@ -105,7 +105,6 @@ def _read_encoder(
     found = source_lib.open_source(
         directory,
         lambda values: list(shapes(values, _vocab_size(values, directory))),
-        tokenizers.WordPiece.FILE,
     )
     if found is None:
         raise ConfigError(
@@ -115,7 +114,6 @@ def _read_encoder(
             " bert_jax.train"
         )
     source, values = found
-    lowercase = vocabulary.lowercase_of(source, lowercase)
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
@@ -125,14 +123,14 @@ def _read_encoder(
     vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
     wanted = shapes(values, vocab_size)
     source_lib.check_tensors(source, wanted, (POOLER,))
-    arrays = source_lib.read_finite(source)
-    arrays = {name: a for name, a in arrays.items() if name in wanted}
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
         raise ConfigError(
             f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
             " needs; use another model"
         )
+    arrays = source_lib.read_finite(source)
+    arrays = {name: a for name, a in arrays.items() if name in wanted}
     for name in (WORD, BIAS):
         if name in arrays:
             arrays[name] = arrays[name][: len(tokenizer.vocab)]
@@ -171,14 +169,13 @@ def read_tuned(
     found = source_lib.open_source(
         directory,
         lambda values: _shapes(*described(values), False),
-        tokenizers.WordPiece.FILE,
     )
     assert found is not None, "_check_is_tuned has found config.json"
     source, values = found
     config, vocab_size, head = described(values)
     source_lib.check_tensors(source, _shapes(config, vocab_size, head, False))
     arrays = source_lib.read_finite(source)
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, source.lowercase)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, None, has_flag=False)
     return HostModel(
         config,
         head,

@@ -110,7 +110,7 @@ def _download(url: str, given_as: str) -> Path:
 
 
 def open_source(
-    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]], tokenizer_file: str
+    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]]
 ) -> tuple[Source, dict[str, Any]] | None:
     """Opens a model without reading its weights, and verifies its digests.
 
@@ -118,8 +118,6 @@ def open_source(
       path: the directory of the model, or the prefix of a TF1 checkpoint.
       names_of: returns our names of the parameters to read, given the values of the
         model's config by config.model's keys. All parameters of a workdir are read.
-      tokenizer_file: the name of the tokenizer file to look for first in a Hugging
-        Face directory.
 
     Returns:
       The opened model and the values of its config, or None if there is no model.
@@ -134,7 +132,7 @@ def open_source(
     if (path / "config.json").is_file():
         files.verify_digests(path)
         values = huggingface_read.config_values(path)
-        source = huggingface_read.open_source(path, names_of(values), tokenizer_file)
+        source = huggingface_read.open_source(path, names_of(values))
         return source, values
     return None
 
@@ -151,7 +149,7 @@ def describe(path: Path) -> Source | None:
     """Opens a model as `open_source`, but none of its tensors and no device."""
     if is_workdir(path):
         return _describe_run(path, _config_of_run(path))
-    found = open_source(path, lambda _: (), tokenizers.WordPiece.FILE)
+    found = open_source(path, lambda _: ())
     return found[0] if found else None
 
 

@@ -61,22 +61,6 @@ def open_inputs(
     return find_corpus(config, tokenizer), weights
 
 
-def first_state(
-    init: Callable[[], TrainState],
-    start: Start | None,
-    corpus: Corpus,
-    mesh: jax.sharding.Mesh,
-) -> tuple[Position, TrainState]:
-    """Returns the data position and the state that a new run starts from.
-
-    Args:
-      start: from `open_inputs`.
-    """
-    if start is None:
-        return Position(corpus.sha256), init()
-    return start.first_state(init, corpus, mesh)
-
-
 def find_corpus(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
 ) -> Corpus:

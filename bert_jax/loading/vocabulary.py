@@ -14,38 +14,29 @@ from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source
 
 
-def lowercase_of(source: Source, given: bool | None) -> bool | None:
-    """Returns whether the text of an encoder with a tokenizer was lower-cased."""
-    if given is not None and source.lowercase not in (None, given):
-        raise ConfigError(
-            f"--lowercase={str(given).lower()}, but {source.directory} has"
-            f" {str(source.lowercase).lower()}; remove the flag"
-        )
-    found = source.lowercase if given is None else given
-    if found is None and source.tokenizer is not None:
-        raise ConfigError(
-            f"{source.directory} does not record whether its text was lower-cased; add"
-            " --lowercase=true or --lowercase=false, or write {"
-            '"do_lower_case": true} or false into its tokenizer_config.json'
-        )
-    return found
-
-
 def tokenizer_of(
-    source: Source, vocab_size: int, lowercase: bool | None
+    source: Source, vocab_size: int, given: bool | None, *, has_flag: bool
 ) -> tokenizers.Tokenizer:
     """Builds the tokenizer of a model.
 
     Args:
       vocab_size: the number of rows of the model's table of tokens.
-      lowercase: whether the tokenizer lower-cases text; None if unknown.
+      given: whether the tokenizer lower-cases text, if the model does not record it.
+      has_flag: whether the user can give it as --lowercase.
     """
     directory, path = source.directory, source.vocabulary_path
+    if given is not None and source.lowercase not in (None, given):
+        raise ConfigError(
+            f"--lowercase={str(given).lower()}, but {directory} has"
+            f" {str(source.lowercase).lower()}; remove the flag"
+        )
     if source.tokenizer is None:
         raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    lowercase = source.lowercase if given is None else given
     if lowercase is None:
+        flag = "add --lowercase=true or --lowercase=false, or " if has_flag else ""
         raise ConfigError(
-            f"{directory} does not record whether its text was lower-cased; write"
+            f"{directory} does not record whether its text was lower-cased; {flag}write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
     tokenizer = source.tokenizer(lowercase)
@@ -106,9 +97,9 @@ def match(
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
                 f" {source.directory} has {most} word embeddings and no"
-                f" {source.vocabulary_path.name} to match them; copy it there"
+                f" {tokenizer.FILE} to match them; copy it there"
             )
-        note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
+        note = f"no {tokenizer.FILE} to compare the vocabulary with"
         return None, [note]
     if source.vocabulary_path.name != tokenizer.FILE:
         raise ConfigError(

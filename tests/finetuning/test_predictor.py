@@ -44,28 +44,3 @@ def test_logits_equal_those_of_each_row_alone(mesh):
         )
     if devices.size == 1:  # rows 5 and 4 share a batch, and rows 1 and 3
         assert logits_NTC[4, 16:].any() and not logits_NTC[0, 16:].any()
-
-
-def test_rows_of_similar_length_share_a_batch():
-    """Otherwise one long row would pad its whole batch."""
-    devices = use_mesh(1, 1, 1)
-    _, graphdef, params = tuned.build("tagging")
-    words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
-    names = tuned.HEADS["tagging"].labels
-    found = Sentences("made up", words, None)
-    features = tagging.from_sentences(found, names, TOKENIZER, 32, "labels")
-    lengths, real = [], features.batch
-
-    class Watched:
-        num_tokens = features.num_tokens
-
-        def __len__(self):
-            return len(features)
-
-        def batch(self, rows_B):
-            lengths.append(real(rows_B)["input_ids"].shape[1])
-            return real(rows_B)
-
-    predictor = Predictor(graphdef, length=32, batch_size=2, dtype=F32, mesh=devices)
-    predictor(params, Watched())
-    assert lengths == [16, 16, 32]

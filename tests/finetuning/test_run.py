@@ -7,13 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, Interrupted
+from bert_jax.errors import Interrupted
+from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from tests.conftest import slow
 from tests.finetuning import labelled
+from tests.finetuning.test_config import change
 from tests.runs import assert_same_metrics, lines
 
 
@@ -178,16 +180,6 @@ def test_seeds_differ_and_from_scratch_is_random(tmp_path):
     assert np.abs(a["classifier.kernel"] - b["classifier.kernel"]).max() > 0.01
 
 
-def test_other_training_data_is_an_error(tmp_path, monkeypatch):
-    setup = labelled.make_setup(tmp_path)
-    monkeypatch.setattr(tuning.preemption, "interrupted", lambda: True)
-    with pytest.raises(Interrupted):
-        tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
-    other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
-    with pytest.raises(ConfigError, match="started on different training data"):
-        tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
-
-
 @pytest.mark.parametrize(
     "every, epochs, num_steps, expected",
     [
@@ -197,9 +189,9 @@ def test_other_training_data_is_an_error(tmp_path, monkeypatch):
         (0, 3, 2, {1, 2}),
     ],
 )
-def test_steps_of_the_dev_evaluations(every, epochs, num_steps, expected, tmp_path):
+def test_steps_of_the_dev_evaluations(every, epochs, num_steps, expected):
     changes = {"eval_every_steps": every, "recipe__num_epochs": epochs}
-    config = labelled.make_setup(tmp_path, **changes).config
+    config = tasks_config.from_config_dict(change("sst2", **changes))
     assert tuning.dev_steps(config, num_steps) == expected
 
 

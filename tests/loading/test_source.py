@@ -12,11 +12,10 @@ from tests import fake_hub
 from tests.models import assert_same, tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
-TOKENIZER_FILE = "vocab.txt"
 
 
 def opened(directory, names):
-    found = source_lib.open_source(directory, lambda _: names, TOKENIZER_FILE)
+    found = source_lib.open_source(directory, lambda _: names)
     assert found is not None
     return found
 
@@ -28,24 +27,6 @@ def test_only_the_wanted_tensors_are_read(source):
     assert found.shapes == {name: arrays[name].shape for name in (WORD, KERNEL)}
     np.testing.assert_array_equal(found.read()[KERNEL], arrays[KERNEL])
     assert len(found.unused) == len(tensors_of(directory)) - 2
-
-
-def test_a_directory_without_a_model_is_none(tmp_path):
-    assert source_lib.open_source(tmp_path, lambda _: [], TOKENIZER_FILE) is None
-
-
-def test_missing_tensors_and_other_shapes_are_errors(source):
-    directory, arrays = source
-    found, _ = opened(directory, [WORD])
-    rows, dims = arrays[WORD].shape
-    source_lib.check_tensors(found, {WORD: (rows, dims)})
-    with pytest.raises(ConfigError, match="lacks 1 of the model's tensors: bert"):
-        source_lib.check_tensors(found, {KERNEL: (dims, dims)})
-    source_lib.check_tensors(found, {KERNEL: (dims, dims)}, optional=("bert.pooler.",))
-    for shape in ((rows + 1, dims), (rows, dims + 1)):
-        with pytest.raises(ConfigError, match="does not match the config in 1 tensor"):
-            source_lib.check_tensors(found, {WORD: shape})
-    source_lib.check_tensors(found, {WORD: (rows + 1, dims)}, free_rows=[WORD])
 
 
 def test_a_model_in_a_bucket_is_downloaded(source, bucket):

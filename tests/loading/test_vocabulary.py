@@ -80,14 +80,6 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
     assert weights.notes == ()
 
 
-def test_vocabulary_that_is_not_utf8_is_rejected(source):
-    directory, _ = source
-    content = "\n".join(VOCAB).encode().replace(b"w50", b"\xff")
-    (directory / "vocab.txt").write_bytes(content)
-    with pytest.raises(errors.ConfigError, match="vocab.txt:56 is not UTF-8"):
-        read(directory)
-
-
 def test_tokenizer_with_other_rules_is_rejected(source):
     directory, _ = source
     keep_only_vocab_txt(directory, VOCAB)

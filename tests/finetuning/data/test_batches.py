@@ -50,6 +50,13 @@ def test_in_order_pads_the_last_batch():
     assert found == [[0, 1], [2, 3], [4, -1]]
 
 
+def test_rows_of_similar_length_share_a_batch():
+    """Otherwise one long row would pad its whole batch."""
+    lengths = np.array([20, 3, 5, 20, 3, 4])
+    found = [rows.tolist() for rows in batches.by_length(lengths, 4)]
+    assert found == [[1, 4, 5, 2], [0, 3, -1, -1]]
+
+
 def test_a_process_places_its_part():
     mesh = use_mesh(2, 1, 1)
     batch = {"input_ids": np.arange(8).reshape(4, 2), "weights": np.arange(4.0)}
