@@ -29,7 +29,7 @@ def make_setup(directory, kind, **more):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path):
-    setup = make_setup(tmp_path, kind, log_every_steps=1, recipe__num_epochs=3)
+    setup = make_setup(tmp_path, kind, log_every_steps=1, recipe__num_epochs=2)
     result = tuning.tune(setup, 1e-3, 3, str(tmp_path / "run"))
     ours = [line["loss"] for line in lines(tmp_path / "run") if "loss" in line]
     batch_of = tuning_parity.batch_of(setup, 3)
@@ -48,8 +48,8 @@ def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path)
 def test_losses_of_a_trained_model_equal_those_of_transformers(tmp_path):
     tuning_parity.unpack_minilm(tmp_path / "source")
     setup = make_setup(tmp_path, "classification", recipe__num_epochs=4)
-    ours, theirs, rounded = tuning_parity.losses(setup, 1e-4, 0, 20)
-    assert ours[-1] < 0.5 * ours[0]
+    ours, theirs, rounded = tuning_parity.losses(setup, 1e-4, 0, 6)
+    assert ours[-1] < 0.9 * ours[0]
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     assert rounded != theirs
     np.testing.assert_allclose(rounded, theirs, rtol=0, atol=1e-4)
