@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -156,7 +157,7 @@ def test_every_missing_or_exchanged_file_is_an_error(made, tmp_path):
         shutil.move(kept, path)
     shards = [shard.file for split in found.shards.values() for shard in split]
     paths = [os.path.join(found.directory, name) for name in shards[:2]]
-    first, second = (open(path, "rb").read() for path in paths)
+    first, second = (pathlib.Path(path).read_bytes() for path in paths)
     replace(paths[0], second)
     with pytest.raises(CorruptError, match=paths[0]):
         corpus.read(config)
