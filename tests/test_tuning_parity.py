@@ -3,6 +3,8 @@
 Skipped without torch and transformers, see requirements-parity.txt.
 """
 
+import json
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -65,3 +67,23 @@ def test_a_subset_has_the_rows_of_the_training_set(tmp_path):
     expected = whole.batch(part.rows_N[rows])
     for name, array in part.batch(rows).items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_held_out_data_is_not_in_the_training_set(tmp_path):
+    """Of STS-B, a pair that is also in the dev set; of SQuAD, the last article."""
+    made, glue = tmp_path / "made", tmp_path / "glue/STS-B"
+    for directory in (made, glue, tmp_path / "squad"):
+        directory.mkdir(parents=True)
+    table = ["index\tsentence1\tsentence2\tscore", "0\ta\tb\t1.0", "1\tc\td\t2.0"]
+    (glue / "train.tsv").write_text("\n".join([*table, "2\tcut off"]) + "\n")
+    (glue / "dev.tsv").write_text("\n".join([table[0], "7\ta\tb\t1.0"]) + "\n")
+    train, dev = tuning_parity.unseen_pairs(tmp_path, made)
+    assert dev == f"tsv:{glue / 'dev.tsv'}"
+    kept = (made / "stsb_train.tsv").read_text()
+    assert train.endswith("stsb_train.tsv") and kept.splitlines() == table[::2]
+    articles = [{"title": str(i), "paragraphs": []} for i in range(3)]
+    path = tmp_path / "squad/squad11dev-train36.json"
+    path.write_text(json.dumps({"version": "1.1", "data": articles}))
+    specs = tuning_parity.articles(tmp_path, made)
+    texts = (pathlib.Path(x.removeprefix("squad:")).read_text() for x in specs)
+    assert [json.loads(x)["data"] for x in texts] == [articles[:2], articles[2:]]
