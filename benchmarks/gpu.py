@@ -88,13 +88,13 @@ def measure(args: argparse.Namespace, batch: str, peer: str) -> Row | None:
         text=True,
         start_new_session=True,  # it runs its functions in processes of their own
     )
+    reason = "failed, see above"
     try:
         stdout, _ = process.communicate(timeout=60 * args.minutes)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        stdout, reason = process.communicate()[0], "took too long"
     if process.returncode:
-        reason = "took too long" if process.returncode < 0 else "failed, see above"
         print(f"{' '.join(flags)}: {reason}", file=sys.stderr, flush=True)
         return None
     print(stdout, end="", flush=True)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR
         [--variants=faithful,packed] [--seeds=0,1] [--every=100] [--repeats=15]
-        [--config.KEY=VALUE ...]
+        [--start_steps=600,1000] [--config.KEY=VALUE ...]
 
 SOURCE is one of config.data.sources, for example text:books/*.txt. The variants are
 those of benchmarks/variants.py, trained by bert_jax.train, and two peers that read the
@@ -72,15 +72,15 @@ def main() -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], allow_abbrev=False
-    )
+    description = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--sources", required=True, help="separated by commas")
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--variants", default="faithful,packed")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--every", type=int, default=100, help="steps of a checkpoint")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--start_steps", default="600,1000", help="of both phases")
     args, args.overrides = parser.parse_known_args(arguments)
     unknown = [flag for flag in args.overrides if not flag.startswith("--config.")]
     if unknown:
@@ -117,7 +117,11 @@ def train_start(args: argparse.Namespace) -> None:
     """Exports the weights from which all variants continue, after training them."""
     if (args.workdir / "exported" / "config.json").exists():
         return
-    run_train(args.workdir / START, START, args, *args.overrides)
+    steps = [
+        f"--config.phases[{i}].num_steps={number}"
+        for i, number in enumerate(args.start_steps.split(","))
+    ]
+    run_train(args.workdir / START, START, args, *args.overrides, *steps)
     command = [sys.executable, "-m", "bert_jax.export"]
     flags = [f"--workdir={args.workdir / START}", f"--output={args.workdir}/exported"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)

@@ -41,11 +41,6 @@ def get_config(variant: str = "faithful") -> ml_collections.ConfigDict:
     return config
 
 
-def shorten(config: ml_collections.ConfigDict) -> None:
-    for phase, num_steps in zip(config.phases, (600, 1000), strict=True):
-        phase.num_steps = num_steps
-
-
 def follow_base(config: ml_collections.ConfigDict) -> None:
     """Sets the choices of configs/base.py; its beta2 needs more steps than these."""
     config.data.short_seq_prob = 0.9
@@ -98,7 +93,7 @@ def change_optimizer(config: ml_collections.ConfigDict) -> None:
 
 Changes = tuple[Callable[[ml_collections.ConfigDict], None], ...]
 VARIANTS: dict[str, Changes] = {
-    "start": (shorten,),
+    "start": (),
     "faithful": (follow_base,),
     "masked_lm": (follow_base, leave_out_next_sentence),
     "packed": (follow_base, pack),

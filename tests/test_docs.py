@@ -215,6 +215,17 @@ def test_the_pages_of_results_have_every_case():
             assert f"| {case} |" in text or is_drawn
 
 
+def test_a_benchmark_that_is_no_longer_there_is_named_with_a_commit():
+    removed = 0
+    for page, text in TEXT.items():
+        for section in re.split(r"^## ", text, flags=re.M):
+            for name in re.findall(r"benchmarks\.(\w+)", section):
+                if not (ROOT / f"benchmarks/{name}.py").exists():
+                    assert "at commit" in section.casefold(), f"{page}: {name}"
+                    removed += 1
+    assert removed > 5
+
+
 def test_exit_codes_are_documented():
     from bert_jax import errors
 

@@ -31,12 +31,12 @@ def start(tmp_path, then="print('locked', flush=True); time.sleep(600)"):
 
 
 def test_a_lock_is_held_until_its_process_is_killed(tmp_path):
-    first = start(tmp_path)
-    assert first.stdout.readline() == "locked\n"
-    with pytest.raises(errors.ConfigError, match=f"written by process {first.pid} on"):
-        workdir.lock(str(tmp_path))
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    with start(tmp_path) as first:
+        assert first.stdout.readline() == "locked\n"
+        held = f"written by process {first.pid} on"
+        with pytest.raises(errors.ConfigError, match=held):
+            workdir.lock(str(tmp_path))
+        first.send_signal(signal.SIGKILL)
     assert start(tmp_path, "print('mine')").communicate()[0] == "mine\n"
 
 

@@ -1,6 +1,7 @@
 """Flips bits and cuts records of corpora; test_fuzzed_corpus.py has other edits."""
 
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -129,7 +130,7 @@ def test_every_missing_or_exchanged_file_is_an_error(made, tmp_path):
         shutil.move(kept, path)
     shards = [shard.file for split in found.shards.values() for shard in split]
     paths = [os.path.join(found.directory, name) for name in shards[:2]]
-    first, second = (open(path, "rb").read() for path in paths)
+    first, second = (pathlib.Path(path).read_bytes() for path in paths)
     replace(paths[0], second)
     with pytest.raises(CorruptError, match=paths[0]):
         corpus.read(config)

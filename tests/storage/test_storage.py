@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import time
 import uuid
 
@@ -100,7 +101,7 @@ def test_large_files_and_ranges(directory):
         file.seek(2**20)
         assert file.read(2**20) == content[2**20 :][: 2**20]
     with storage.local_copy(path) as copy:
-        assert open(copy, "rb").read() == content
+        assert pathlib.Path(copy).read_bytes() == content
 
 
 def test_download_and_upload(bucket, tmp_path):

@@ -1,6 +1,7 @@
 """Tests of bert_jax.data.corpus.shard_file."""
 
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_a_record_of_another_format(tmp_path):
 
 
 def test_errors_of_a_bucket_are_not_corrupt_shards(shard, bucket):
-    storage.write("gs://b/shard", open(shard[0], "rb").read())
+    storage.write("gs://b/shard", pathlib.Path(shard[0]).read_bytes())
     assert shard_file.read("gs://b/shard")[0].size == 55
     bucket.faults = {"/download/": [403] * 9}
     with pytest.raises(ConfigError, match="permission denied") as caught:
