@@ -24,24 +24,14 @@ LAPTOP_TOKENS_PER_SECOND = 13_900
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """A line of the table.
+    """A line of the table."""
 
-    Attributes:
-      name: the machine and its time.
-      config_name: the config in configs/.
-      config: its values.
-      hours: measured time of the steps; None for a plan, where nothing but the rate of
-        the GPU was measured.
-      hourly_cost: in dollars; None without a GPU.
-      expected: the expected result, and where it comes from.
-    """
-
-    name: str
-    config_name: str
+    name: str  # the machine and its time
+    config_name: str  # in configs/
     config: ml_collections.ConfigDict
-    hours: float | None
-    hourly_cost: float | None
-    expected: str
+    hours: float | None  # measured time of the steps; None for a plan
+    hourly_cost: float | None  # in dollars; None without a GPU
+    expected: str  # the expected result, and where it comes from
 
 
 def budgets() -> str:
@@ -108,12 +98,7 @@ def day_budget() -> Budget:
 
 
 def gpu_rate(length: int) -> float:
-    """Returns the highest measured rows/s of BERT-base on one H200, with dropout.
-
-    Raises:
-      ConfigError: if there is no measurement of train_step.
-      ValueError: if there is none with rows of this length.
-    """
+    """Returns the highest measured rows/s of BERT-base on one H200, with dropout."""
     cases = re.compile(rf"base \d+x{length}( packed)? bfloat16")
     found = [
         (row["value"], cases.fullmatch(row["case"]))

@@ -47,14 +47,7 @@ class Sweep:
         self._end = time.monotonic() + 60 * args.minutes
 
     def measure(self, case: str, batch: int, flags: str, peer: str) -> ROW | None:
-        """Returns the row of one measurement, or None if it failed.
-
-        Args:
-          case: SIZE LENGTH, or SIZE LENGTH packed.
-          batch: rows in a batch.
-          flags: a key of FLAGS.
-          peer: "none" to measure our step, else the peer to measure instead.
-        """
+        """Returns the row of one measurement, or None if it failed."""
         size, length, *packed = case.split()
         command = ["benchmarks.train_step", f"--size={size}", f"--length={length}"]
         command += [f"--batch={batch}", f"--repeats={self._args.repeats}", "--steps=5"]

@@ -84,30 +84,15 @@ def main() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that ends at the target.
+    """A run that ends at the target."""
 
-    Attributes:
-      config: the config of the entry.
-      track: the track.
-      target: the held-out masked-LM loss to reach.
-      workdir: the workdir of the run.
-    """
-
-    config: ExperimentConfig
+    config: ExperimentConfig  # of the entry
     track: Track
-    target: float
+    target: float  # the held-out masked-LM loss to reach
     workdir: Path
 
     def result(self, arguments: list[str], corpus: str) -> dict[str, Any]:
-        """Trains to the target, unless that is done, and returns what `evaluate` found.
-
-        Args:
-          arguments: flags of `train`.
-          corpus: digest of the corpus.
-
-        Raises:
-          ConfigError: if the run ended above the target.
-        """
+        """Trains to the target, if needed, and returns what `evaluate` found."""
         file = self.workdir.with_suffix(".json")
         entry = dataclasses.asdict(self.config), dataclasses.asdict(self.track)
         of = json.dumps([*entry, arguments, corpus])

@@ -19,20 +19,12 @@ FREE = (
 
 @dataclasses.dataclass(frozen=True)
 class Track:
-    """A task in which entries are compared.
+    """A task in which entries are compared."""
 
-    Attributes:
-      reference: the module of the config whose text, tokenizer and evaluation all
-        entries have.
-      nats: how far the target is below the entropy of the held-out token frequencies.
-      length: the number of tokens in a row of the evaluations that count.
-      every_steps: the number of steps between evaluations.
-    """
-
-    reference: str
-    nats: float
-    length: int
-    every_steps: int
+    reference: str  # module of the config whose text and evaluation all entries have
+    nats: float  # of the target below the entropy of the held-out token frequencies
+    length: int  # of a row of the evaluations that count
+    every_steps: int  # between evaluations
 
 
 TRACKS = {

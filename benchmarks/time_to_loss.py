@@ -278,17 +278,11 @@ def config_of(run: Path) -> ExperimentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The step of a variant.
+    """The step of a variant."""
 
-    Attributes:
-      seconds: median seconds of a step.
-      pairs: mean number of pairs in a batch.
-      text_share: share of the tokens of a batch that are not padding.
-    """
-
-    seconds: float
-    pairs: float
-    text_share: float
+    seconds: float  # median
+    pairs: float  # mean number in a batch
+    text_share: float  # of the tokens of a batch
 
 
 def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
