@@ -23,7 +23,7 @@ from ml_collections import config_flags
 import bert_jax
 from bert_jax import errors, overrides, storage
 from bert_jax.config import from_config_dict
-from bert_jax.distributed import devices, host_memory, preemption, stopping
+from bert_jax.distributed import devices, preemption, stopping
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -91,7 +91,7 @@ def run_with_rest(
 ) -> None:
     """Like `run`, but main takes the arguments that are not flags."""
     if computes and not devices.has_accelerator():
-        host_memory.keep_freed_memory()
+        devices.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
     try:
         preemption.raise_interrupts()
