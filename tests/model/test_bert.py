@@ -73,8 +73,14 @@ def test_initial_weights_have_the_distribution_of_the_released_code():
 
 def encode(bert, batch, **kwargs):
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-    states = bert.bert.states(batch, dropout_key=None, dtype=F32, **kwargs)
-    return np.asarray(states[-1])
+    graphdef, params = nnx.split(bert.bert)
+
+    @jax.jit
+    def last_states(params):
+        encoder = nnx.merge(graphdef, params)
+        return encoder.states(batch, dropout_key=None, dtype=F32, **kwargs)[-1]
+
+    return np.asarray(last_states(params))
 
 
 def test_padding_does_not_change_real_tokens():

@@ -72,6 +72,7 @@ def test_json_report_of_a_slice_without_a_tpu():
     assert estimated["mfu"] == pytest.approx(rate * flops / (4 * 197e12))
 
 
+@pytest.mark.slow
 def test_local_reports_memory_flops_and_collectives_but_no_cycles():
     stdout = run_well("bert_jax.preflight", *TINY, "--topology=local", devices=8)
     assert "8 x cpu" in stdout and "float32" in stdout
