@@ -20,7 +20,7 @@ from benchmarks import rows, train_step
 from bert_jax import digests
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.distributed import host_memory, sharding
+from bert_jax.distributed import devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.phases import Position
 from bert_jax.training import optimizer
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, workdir: str) -> None:
-    host_memory.keep_freed_memory()
+    devices.keep_freed_memory()
     config = train_step.make_config(args)
     run = Run(config, train_step.make_batch(config), workdir)
     run.take_steps(2)  # compiles

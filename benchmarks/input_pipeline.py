@@ -39,7 +39,7 @@ from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.distributed import host_memory
+from bert_jax.distributed import devices
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    host_memory.keep_freed_memory()  # as every command does on a CPU
+    devices.keep_freed_memory()  # as every command does on a CPU
     with tempfile.TemporaryDirectory() as directory:
         corpus = make_corpus(args, directory)
         for case, changes in cases().items():

@@ -24,10 +24,6 @@ def fill(text: str, generators: dict[str, Callable[..., str]]) -> str:
 
     Between `<!-- begin: NAME ARGUMENTS -->` and `<!-- end -->` stands the result of the
     generator of that name.
-
-    Raises:
-      ConfigError: if a marker has an unknown name or a wrong number of arguments, or
-        what it names has no result.
     """
 
     def replaced(block: re.Match[str]) -> str:
@@ -49,15 +45,7 @@ def fill(text: str, generators: dict[str, Callable[..., str]]) -> str:
 
 
 def read(name: str, benchmarks: Sequence[str] = ()) -> list[Row]:
-    """Returns the rows of a file of benchmarks/results.
-
-    Args:
-      name: the file, without ".jsonl".
-      benchmarks: the benchmarks whose rows are returned; all if none.
-
-    Raises:
-      ConfigError: if a line is not a row, or there is no row.
-    """
+    """Returns the rows of a file of benchmarks/results."""
     path = RESULTS / f"{name}.jsonl"
     lines = path.read_text().splitlines() if path.is_file() else []
     rows = [_parse(line, f"{path}:{i}") for i, line in enumerate(lines, 1)]

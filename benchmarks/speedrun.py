@@ -91,12 +91,7 @@ class Run:
     workdir: Path
 
     def result(self, arguments: list[str], corpus: str) -> dict[str, Any]:
-        """Trains to the target, unless that is done, and returns what `evaluate` found.
-
-        Args:
-          arguments: flags of `train`.
-          corpus: digest of the corpus.
-        """
+        """Trains to the target, if needed, and returns what `evaluate` found."""
         file = self.workdir.with_suffix(".json")
         entry = dataclasses.asdict(self.config), dataclasses.asdict(self.track)
         of = json.dumps([*entry, arguments, corpus])

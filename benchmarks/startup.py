@@ -62,12 +62,7 @@ def main() -> None:
 
 
 def start(arguments: list[str], cache: str) -> Start:
-    """Runs `train` to the end of its first step, and kills it there.
-
-    Args:
-      arguments: of `train`.
-      cache: directory of the compilation cache.
-    """
+    """Runs `train` to the end of its first step, and kills it there."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_jax.train", *arguments],

@@ -69,13 +69,7 @@ def dumped() -> Iterator[str]:
 def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Operation]:
     """Returns the operations of a step that take time, without collectives.
 
-    Args:
-      program: the compiled step.
-      directory: the schedules that libtpu wrote when it compiled it.
-      chip: the chip of the topology.
-
-    Raises:
-      ConfigError: if there are no schedules.
+    Their schedules are those that libtpu wrote to `directory` when it compiled them.
     """
     cycles = {
         name_of(path): bundle_cycles(path.read_text())

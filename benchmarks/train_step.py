@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large
-from bert_jax.distributed import devices, host_memory, sharding
+from bert_jax.distributed import devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
 from bert_jax.training import compilation, optimizer
@@ -169,7 +169,7 @@ def our_step(
     num_steps: int = 1,
 ):
     if not devices.has_accelerator():  # as every command does
-        host_memory.keep_freed_memory()
+        devices.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     tx, schedule = optimizer.make_optimizer(config)

@@ -137,13 +137,7 @@ def tune(
     seed: int,
     batch_of: Callable[[int], dict[str, np.ndarray]],
 ) -> tuple[list[float], dict[str, float]]:
-    """Fine-tunes and returns the losses of all steps, and the metrics of the dev set.
-
-    Args:
-      setup: the setup of the run of bert_jax.
-      learning_rate, seed: those of the run.
-      batch_of: returns the batch of a step.
-    """
+    """Fine-tunes; returns the losses of all steps and the metrics of the dev set."""
     torch.manual_seed(seed)
     model = open_model(setup, seed)
     step = make_step(setup, model, learning_rate)

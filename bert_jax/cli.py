@@ -22,7 +22,7 @@ from ml_collections import config_flags
 
 import bert_jax
 from bert_jax import errors, overrides, storage
-from bert_jax.distributed import devices, host_memory, preemption, stopping
+from bert_jax.distributed import devices, preemption, stopping
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -76,7 +76,7 @@ def run(
       takes_arguments: whether main takes a list of arguments that are not flags.
     """
     if computes and not devices.has_accelerator():
-        host_memory.keep_freed_memory()
+        devices.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
     try:
         preemption.raise_interrupts()

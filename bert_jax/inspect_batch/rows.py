@@ -17,20 +17,12 @@ from bert_jax.phases import Skips, batch_of
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """One token of a row.
+    """One token of a row."""
 
-    Attributes:
-      piece: the token in the model's input.
-      original: the token before masking.
-      part: "special", "a" or "b".
-      mask: "" if the token is not predicted, else "masked" (replaced by [MASK]),
-        "random" (replaced by a random token) or "kept" (unchanged).
-    """
-
-    piece: str
-    original: str
-    part: str
-    mask: str
+    piece: str  # in the model's input
+    original: str  # before masking
+    part: str  # "special", "a" or "b"
+    mask: str  # "" if it is not predicted, else "masked", "random" or "kept"
 
 
 @dataclasses.dataclass(frozen=True)

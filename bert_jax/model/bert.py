@@ -349,8 +349,8 @@ def build(
     return nnx.split(model)
 
 
-def _replicated(table: jax.Array) -> jax.Array:
-    return jax.reshard(table, jax.P(None, None))
+def _replicated(table_RD: jax.Array) -> jax.Array:
+    return jax.reshard(table_RD, jax.P(None, None))
 
 
 def _with_remat(

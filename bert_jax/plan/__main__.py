@@ -11,6 +11,7 @@ after ~ are estimates, see docs/plan.md.
 
 import dataclasses
 import itertools
+import json
 import re
 import shlex
 import textwrap
@@ -114,15 +115,10 @@ def commands(changes: dict[str, Any], device: str, continues: bool) -> list[str]
     ]
 
 
-def flat(value: Any, key: str = "--config") -> dict[str, Any]:
+def flat(values: ConfigDict) -> dict[str, Any]:
     """Returns the values of a config by flag, such as --config.phases[0].num_steps."""
-    if isinstance(value, ConfigDict):
-        parts = {f"{key}.{name}": value[name] for name in value}
-    elif key.endswith(".phases"):
-        parts = {f"{key}[{i}]": phase for i, phase in enumerate(value)}
-    else:
-        return {key: value}
-    return {k: v for name, x in parts.items() for k, v in flat(x, name).items()}
+    found = config_lib.flatten(json.loads(values.to_json()), "--config")
+    return dict(sorted(found.items()))
 
 
 if __name__ == "__main__":

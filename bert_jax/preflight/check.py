@@ -14,8 +14,9 @@ from bert_jax.config import REMAT, ExperimentConfig
 from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
+from bert_jax.monitoring import throughput
 from bert_jax.monitoring.progress import TaskLog
-from bert_jax.preflight import checks, estimate
+from bert_jax.preflight import checks
 from bert_jax.preflight import compile as compile_lib
 from bert_jax.preflight.compile import Trial
 from bert_jax.training import step as step_lib
@@ -56,7 +57,7 @@ class Phase:
             "micro_batch": trial.sequences,
             "fits": trial.fits if self.hbm_bytes else None,
             "compiled": trial.facts | {"hbm_bytes": self.hbm_bytes},
-            "model_flops": estimate.model_flops(self.config, self.index),
+            "model_flops": model_flops(self.config, self.index),
             "estimated": self.estimate(trial),
         }
         if self.hbm_bytes and (search or not trial.fits):
@@ -97,7 +98,50 @@ class Phase:
         }
 
     def estimate(self, trial: Trial) -> dict[str, Any] | None:
-        return estimate.estimate(trial, self.index, self.chip, self.price)
+        """Estimates cycles and seconds of a step by class, rates, hours and cost.
+
+        Operations take the compiler's estimated cycles at the chip's clock. Collectives
+        run one after another at the full rate of the data sheet. Operations without an
+        estimate take the time of writing their result at the full bandwidth, and Pallas
+        kernels at least that of their FLOPs at the peak rate; for attention on v5e,
+        this is three quarters of what the compiler's schedule takes. Waiting and the
+        input pipeline are not included.
+
+        Returns None if the program does not fit, or its compiler estimates no cycles.
+        """
+        program, chip = trial.program, self.chip
+        if not program or not chip or not any(program.cycles.values()):
+            return None
+        seconds = {name: n / chip.clock_hz for name, n in program.cycles.items()}
+        send = chip.ici_bytes_per_s / 2  # the rate is the sum of both directions
+        seconds["collectives"] = sum(c.seconds(send) for c in program.collectives)
+        for each, times in program.unestimated:
+            written = each.num_bytes / chip.hbm_bytes_per_s
+            computed = each.kernel_flops / chip.peak_flops
+            seconds[program.kind(each)] += times * max(written, computed)
+        phase, step = trial.config.phases[self.index], sum(seconds.values())
+        rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600
+        num_chips = program.num_devices / chip.devices_per_chip
+        peak_flops = program.num_devices * chip.peak_flops
+        return {
+            "cycles": program.cycles,
+            "seconds": seconds,
+            "operations_without_estimate": sum(n for _, n in program.unestimated),
+            "step_seconds": step,
+            "sequences_per_second": rate,
+            "sequences_per_second_per_chip": rate / num_chips,
+            "mfu": model_flops(trial.config, self.index) / step / peak_flops,
+            "hours": hours,
+            "cost": None if self.price is None else hours * num_chips * self.price,
+        }
+
+
+def model_flops(config: ExperimentConfig, phase_index: int) -> float:
+    """Returns the model FLOPs of a step over all devices, see throughput.py."""
+    phase = config.phases[phase_index]
+    return phase.global_batch_size * throughput.train_flops_per_sequence(
+        config.model, config.tokenizer.vocab_size, phase
+    )
 
 
 def remedy(

@@ -73,8 +73,14 @@ def test_initial_weights_have_the_distribution_of_the_released_code():
 
 def encode(bert, batch, **kwargs):
     batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-    states = bert.bert.states(batch, dropout_key=None, dtype=F32, **kwargs)
-    return np.asarray(states[-1])
+    graphdef, params = nnx.split(bert.bert)
+
+    @jax.jit
+    def last_states(params):
+        encoder = nnx.merge(graphdef, params)
+        return encoder.states(batch, dropout_key=None, dtype=F32, **kwargs)[-1]
+
+    return np.asarray(last_states(params))
 
 
 def test_padding_does_not_change_real_tokens():
@@ -185,31 +191,6 @@ def test_bfloat16_layer_norm_of_a_constant_row_is_finite():
     x = jnp.full((1, 768), 3.3, jnp.bfloat16)
     gradient = jax.grad(lambda x: jnp.sum(norm(x).astype(jnp.float32) ** 2))(x)
     assert np.isfinite(np.asarray(gradient, np.float32)).all()
-
-
-@pytest.mark.slow
-def test_gradient_of_a_frequent_token_is_accurate_in_bfloat16():
-    """Sums thousands of equal tokens; a bfloat16 sum would stop growing."""
-    config = make_config(
-        model__num_hidden_layers=1,
-        phase={"global_batch_size": 256, "sequence_length": 32},
-    )
-    bert = build(config)
-    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
-    batch["input_ids"] = jnp.full_like(batch["input_ids"], 7)
-    batch["sequence_ids"] = jnp.ones_like(batch["sequence_ids"])
-    graphdef, params = nnx.split(bert.bert.embeddings)
-
-    def total(params, dtype):
-        embeddings = nnx.merge(graphdef, params)
-        ids = (batch["input_ids"], batch["segment_ids"], batch["position_ids"])
-        return jnp.sum(embeddings(*ids, None, dtype)[:, :, :3].astype(F32))
-
-    exact, rough = (
-        jax.grad(total)(params, jnp.dtype(dtype))["word"][...][7]
-        for dtype in (jnp.float32, jnp.bfloat16)
-    )
-    assert jnp.linalg.norm(rough - exact) < 0.02 * jnp.linalg.norm(exact)
 
 
 def with_dropout(hidden=0.0, attention=0.0, **changes):

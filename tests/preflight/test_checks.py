@@ -1,10 +1,7 @@
 """Checks of the corpus and the number of devices."""
 
-import json
-
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
 from bert_jax.preflight import checks
@@ -14,14 +11,15 @@ from tests.conftest import make_config
 from tests.data.corpus.test_streamed import write_jsonl
 
 
-def test_a_corpus_is_checked_against_the_config(trained):
-    manifest = json.loads((trained / "run" / "config.json").read_text())
-    config = config_lib.from_json(json.dumps(manifest))
+def test_a_corpus_is_checked_against_the_config(tmp_path):
+    config = corpora.make_config(tmp_path)
+    corpora.write(config, corpora.make_documents(60))
     found = checks.check(config)
     assert "matches the config's tokenizer" in found[0]
     assert found[1].startswith("phase 1 takes ")
-    manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
-    other = config_lib.from_json(json.dumps(manifest))
+    other = corpora.changed(
+        config, "tokenizer", lowercase=not config.tokenizer.lowercase
+    )
     with pytest.raises(ConfigError, match="lowercase"):
         checks.check(other)
 

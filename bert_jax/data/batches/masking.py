@@ -4,8 +4,9 @@ Masks are a hash of (row key, position), without state and independent of the or
 evaluation, so a row with the same key has the same mask on every machine.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
-Shapes: B row, T token, P masked position, K sentence pair in a row, U unit, M masked
-token of all rows. A unit is a piece, a word or a span; its tokens are masked together.
+Shapes: B row, T token, P masked position, K sentence pair in a row; in all rows, N
+pair, C candidate and U unit. A unit is a piece, a word or a span; its tokens are masked
+together.
 """
 
 import dataclasses
@@ -181,17 +182,19 @@ def _choose_units(
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
     """Selects int32[B, P] positions, as above, if units may have several tokens."""
-    token = np.flatnonzero(candidates_BT)
-    is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule, continues_BT)
-    first_U = np.flatnonzero(is_start)  # index in `token` of the first token of a unit
-    lengths_U = np.diff(np.append(first_U, len(token)))
+    token_C = np.flatnonzero(candidates_BT)
+    is_start_C = _unit_starts(
+        ids_BT, token_C, num_candidates_BK, key_B, rule, continues_BT
+    )
+    first_U = np.flatnonzero(is_start_C)  # index in token_C of a unit's first token
+    lengths_U = np.diff(np.append(first_U, len(token_C)))
     unit_at = np.empty(ids_BT.size, np.int32)
-    unit_at[token[first_U]] = np.arange(len(first_U))
+    unit_at[token_C[first_U]] = np.arange(len(first_U))
     ends = np.searchsorted(first_U, np.cumsum(num_candidates_BK))
     num_units_BK = np.diff(ends, prepend=0).reshape(num_candidates_BK.shape)
 
     starts = np.zeros(ids_BT.size, np.uint8)
-    starts[token[first_U]] = candidates_BT.ravel()[token[first_U]]
+    starts[token_C[first_U]] = candidates_BT.ravel()[token_C[first_U]]
     order_BT = _random_order(
         starts.reshape(ids_BT.shape), key_B, num_candidates_BK.shape[1]
     )
@@ -210,7 +213,9 @@ def _choose_units(
     units = np.concatenate([first_U[:0], *chosen])
     lengths = lengths_U[units]
     before = np.cumsum(lengths) - lengths
-    flat = token[np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())]
+    flat = token_C[
+        np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())
+    ]
     flat.sort()
     num_rows, length = ids_BT.shape
     row, position = np.divmod(flat, length)
@@ -260,69 +265,67 @@ def _slices(
 
 def _unit_starts(
     ids_BT: np.ndarray,
-    token: np.ndarray,
+    token_C: np.ndarray,
     num_candidates_BK: np.ndarray,
     key_B: np.ndarray,
     rule: MaskRule,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
-    """Returns whether each candidate, with flat index `token`, starts a unit."""
+    """Returns whether each candidate, with flat index token_C, starts a unit."""
     if rule.continues_word is None:
-        is_start = np.ones(len(token), bool)
+        is_start_C = np.ones(len(token_C), bool)
     else:
         # Truncation may leave a continuation piece at the start of B. The released code
         # masks this piece together with the last word of A.
-        is_start = ~rule.continues_word[ids_BT.ravel()[token]]
+        is_start_C = ~rule.continues_word[ids_BT.ravel()[token_C]]
         if continues_BT is not None:
-            is_start &= ~continues_BT.ravel()[token]
+            is_start_C &= ~continues_BT.ravel()[token_C]
         num_candidates = num_candidates_BK.ravel()
         first = np.cumsum(num_candidates) - num_candidates
-        is_start[first[num_candidates > 0]] = True
+        is_start_C[first[num_candidates > 0]] = True
     if rule.ngram_max > 1:
-        is_start &= _span_starts(is_start, token, ids_BT.shape[1], key_B, rule)
-    return is_start
+        is_start_C &= _span_starts(is_start_C, token_C, ids_BT.shape[1], key_B, rule)
+    return is_start_C
 
 
 def _span_starts(
-    is_start: np.ndarray,
-    token: np.ndarray,
+    is_start_C: np.ndarray,
+    token_C: np.ndarray,
     length: int,
     key_B: np.ndarray,
     rule: MaskRule,
 ) -> np.ndarray:
     """Tiles every segment with spans of 1 to ngram_max units; returns their starts."""
-    units = np.flatnonzero(is_start)
-    row, position = np.divmod(token[units], length)
+    units = np.flatnonzero(is_start_C)
+    row, position = np.divmod(token_C[units], length)
     weights = 1.0 / np.arange(1, rule.ngram_max + 1)
     thresholds = np.cumsum(weights / weights.sum())[:-1] * 2.0**32
     words = mix32((key_B[row] + _SPAN_SALT) ^ (position.astype(np.uint32) * _GOLDEN))
     num_units = 1 + np.searchsorted(thresholds, words, side="right")
     # A span ends with its segment. A segment ends where candidates are not adjacent.
-    segment = np.cumsum(np.diff(token, prepend=-2) != 1)[units]
+    segment = np.cumsum(np.diff(token_C, prepend=-2) != 1)[units]
     last = np.searchsorted(segment, segment, side="right")
     following = np.arange(len(units)) + num_units
     following = np.where(following < last, following, len(units))
     first = np.flatnonzero(np.diff(segment, prepend=-1))
-    starts = np.zeros(len(is_start), bool)
+    starts = np.zeros(len(is_start_C), bool)
     starts[units[pairs.walk(first, following)]] = True
     return starts
 
 
 def _fit(
-    lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray
+    lengths_U: np.ndarray, counts_N: np.ndarray, room_N: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Selects units in order, skipping those longer than the room left.
 
-    The units are those of all pairs, in order; `counts` and `room` are the numbers of
-    units and of tokens to mask of each pair.
-
-    Returns:
-      bool[U], True for selected units, and the room left in each pair.
+    The units are those of all pairs, in order. counts_N and room_N are the numbers of
+    units and of tokens to mask of each pair. Returns bool[U], True for selected units,
+    and the room left in each pair.
     """
-    pair_U = np.repeat(np.arange(len(counts)), counts)
-    room = room.copy()
+    pair_U = np.repeat(np.arange(len(counts_N)), counts_N)
+    room_N = room_N.copy()
     chosen_U = np.zeros(len(lengths_U), bool)
-    open_ = np.flatnonzero(lengths_U <= room[pair_U])
+    open_ = np.flatnonzero(lengths_U <= room_N[pair_U])
     # Each round selects the units of every pair up to the first that does not fit. That
     # unit and all others longer than the room left are then dropped, so there are few
     # rounds.
@@ -334,11 +337,11 @@ def _fit(
         used -= np.repeat(
             before, np.diff(np.append(np.flatnonzero(is_first), len(pair)))
         )
-        fits = used <= room[pair]
+        fits = used <= room_N[pair]
         chosen_U[open_[fits]] = True
-        room -= np.bincount(pair[fits], lengths[fits], len(room)).astype(np.int64)
-        open_ = open_[~fits & (lengths <= room[pair])]
-    return chosen_U, room
+        room_N -= np.bincount(pair[fits], lengths[fits], len(room_N)).astype(np.int64)
+        open_ = open_[~fits & (lengths <= room_N[pair])]
+    return chosen_U, room_N
 
 
 def _replace(

@@ -10,6 +10,7 @@ see `_targets`.
 
 Source: google-research/bert create_pretraining_data.py,
 create_instances_from_document and truncate_seq_pair.
+Shapes: S sentence, D document, W walk, N any number of draws.
 """
 
 import dataclasses
@@ -32,10 +33,10 @@ class Documents:
 
     @classmethod
     def from_lengths(
-        cls, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+        cls, sentence_lengths_S: np.ndarray, document_lengths_D: np.ndarray
     ) -> "Documents":
         """Takes tokens per sentence and sentences per document, all at least 1."""
-        return cls(_offsets(sentence_lengths), _offsets(document_lengths))
+        return cls(_offsets(sentence_lengths_S), _offsets(document_lengths_D))
 
     def slice(self, start: int, stop: int) -> "Documents":
         """Returns documents start to stop - 1, with token offsets in the shard."""
@@ -80,9 +81,9 @@ class CounterRandom:
         """Returns float64[size] in [0, 1), multiples of 2**-53."""
         return (self.words(size) >> np.uint64(11)) * 2.0**-53
 
-    def below(self, bound: np.ndarray) -> np.ndarray:
-        """Returns int64 of the shape of `bound`, uniform in [0, bound)."""
-        return (self.uniform(len(bound)) * bound).astype(np.int64)
+    def below(self, bound_N: np.ndarray) -> np.ndarray:
+        """Returns int64[N], uniform in [0, bound)."""
+        return (self.uniform(len(bound_N)) * bound_N).astype(np.int64)
 
     def order(self, size: int) -> np.ndarray:
         """Returns int64[size], a random permutation."""
@@ -96,10 +97,10 @@ class CounterRandom:
         steps = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return ((self.words(1) + steps) >> np.uint64(11)) * 2.0**-53
 
-    def heads(self, tosses: np.ndarray) -> np.ndarray:
-        """Returns int64 of the shape of `tosses`, the number of heads in each."""
-        heads = np.zeros(len(tosses), np.int64)
-        remaining = tosses.copy()
+    def heads(self, tosses_N: np.ndarray) -> np.ndarray:
+        """Returns int64[N], the number of heads in each."""
+        heads = np.zeros(len(tosses_N), np.int64)
+        remaining = tosses_N.copy()
         open_ = np.flatnonzero(remaining > 0)
         while len(open_):
             count = np.minimum(remaining[open_], 63).astype(np.uint64)
@@ -251,16 +252,16 @@ def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
     return Documents(token_offsets, first_part[documents.sentence_offsets])
 
 
-def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Returns the sorted indices visited by walks from `starts` along `following`.
+def walk(starts_W: np.ndarray, following_S: np.ndarray) -> np.ndarray:
+    """Returns the sorted indices visited by walks from starts_W along following_S.
 
-    The index len(following) ends a walk. The number of rounds is logarithmic: after k
+    The index len(following_S) ends a walk. The number of rounds is logarithmic: after k
     rounds `visited` contains the first 2**k indices of each walk, and `jump` makes 2**k
     steps at once.
     """
-    end = len(following)
-    jump = np.append(following, end)
-    visited = starts
+    end = len(following_S)
+    jump = np.append(following_S, end)
+    visited = starts_W
     reached = jump[visited]
     while (reached != end).any():
         visited = np.concatenate([visited, reached[reached != end]])
@@ -270,12 +271,12 @@ def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
 
 
 def _other_documents(
-    own: np.ndarray, num_documents: int, random: CounterRandom
+    own_N: np.ndarray, num_documents: int, random: CounterRandom
 ) -> np.ndarray:
     """Draws a document for each item, and its own only if MAX_TRIES draws give it."""
-    other = random.below(np.full(len(own), num_documents))
+    other = random.below(np.full(len(own_N), num_documents))
     for _ in range(MAX_TRIES - 1):
-        same = np.flatnonzero(other == own)
+        same = np.flatnonzero(other == own_N)
         other[same] = random.below(np.full(len(same), num_documents))
     return other
 

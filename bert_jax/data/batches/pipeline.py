@@ -51,7 +51,7 @@ def dataset(
     program, see tf_iterators.py.
 
     Args:
-      corpus: corpus opened by `corpus.read`.
+      corpus: opened by `corpus.read`.
       config: its data section and the phase are used.
       first_step: step of the phase, from 0.
       **selection: see `step_rows.Selection`.

@@ -58,7 +58,6 @@ class StepRows:
     visit once.
 
     Attributes:
-      phase: the phase.
       size: the number of this host's rows in a step.
       num_steps: the number of steps to make at a time.
     """

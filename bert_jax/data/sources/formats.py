@@ -97,9 +97,8 @@ def problem(head: bytes, path: str) -> str | None:
 def _is_binary(head: bytes) -> bool:
     """Returns whether bytes are not text; UTF-8 may have some control characters."""
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(
-            head
-        )  # it may end in a character
+        # Incrementally, because the bytes may end inside a character.
+        codecs.getincrementaldecoder("utf-8")().decode(head)
         least = 0.3
     except UnicodeDecodeError:
         least = 0.01

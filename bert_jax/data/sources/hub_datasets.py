@@ -51,9 +51,6 @@ class HubDataset(Parquet):
             )
         return Found(files, commit=commit)
 
-    def describe(self) -> str:
-        return repr(self.spec)
-
 
 class Dataset(NamedTuple):
     """The files of one revision of a dataset."""

@@ -66,5 +66,8 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
 
 def no_text(spec: str) -> ConfigError:
     """Returns the error for a source whose documents contain no text."""
-    description = sources.parse(spec).describe()
-    return ConfigError(f"config.data.sources: no text in {description}")
+    (source,) = find((spec,))
+    paths = [file.path for file in source.files]
+    names = ", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
+    files = f": 0 documents in {len(paths)} file(s), {names}" if paths else ""
+    return ConfigError(f"config.data.sources: no text in {spec!r}{files}")

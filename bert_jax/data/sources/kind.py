@@ -69,10 +69,6 @@ class SourceKind(abc.ABC):
           record: file of the commits of datasets on the Hub, see `hub_datasets.find`.
         """
 
-    def describe(self) -> str:
-        """Describes the source in an error message."""
-        return repr(self.spec)
-
 
 class DatasetSource(SourceKind):
     """A source without files."""
@@ -117,11 +113,6 @@ class FileSource(SourceKind):
                 f" (current directory: {os.getcwd()})"
             )
         return Found(files)
-
-    def describe(self) -> str:
-        found = [file.path for file in self.find(None).files]
-        names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        return f"{self.spec!r}: 0 documents in {len(found)} file(s), {names}"
 
     def read(
         self,

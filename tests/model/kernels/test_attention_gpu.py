@@ -9,7 +9,6 @@ from tests.conftest import slow, use_mesh
 from tests.model.attention_inputs import (
     ATTEND,
     SEED,
-    assert_close,
     assert_other_pairs_change_no_bit,
     assert_same_on_mesh,
     by_einsums,
@@ -80,15 +79,6 @@ def assert_equal_to_einsums(arrays, ids, rate, **options):
         error = np.linalg.norm((x - y) * is_real) / np.linalg.norm(y * is_real)
         assert error < 5e-3, name  # bfloat16 has 8 significant bits
         assert np.isfinite(x).all(), name
-
-
-@pytest.mark.parametrize("length", [128, slow(256)])
-def test_one_array_of_projections_is_the_same(length):
-    *arrays, ids = inputs(rows=2, length=length)
-    use_mesh(1, 1, 1)
-    separate = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
-    joined = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED), is_joined=True)
-    assert_close(joined, separate, ROUNDING)
 
 
 def test_blocks_without_a_common_pair_are_not_read():

@@ -59,13 +59,6 @@ def test_queries_may_be_other_positions_than_the_keys():
         assert np.linalg.norm(x - y) < 0.01 * np.linalg.norm(y)
 
 
-def test_padding_query_attends_to_all_tokens_of_an_unpacked_row():
-    *arrays, ids = inputs(num_pairs=1)
-    found, *_ = with_gradients(by_kernel, *arrays, ids, None, rate=0.0)
-    expected, *_ = with_gradients(by_einsums, *arrays, ids, None, rate=0.0)
-    np.testing.assert_allclose(found, expected, atol=0.02)
-
-
 def test_other_pairs_and_padding_change_no_bit():
     assert_other_pairs_change_no_bit(by_kernel)
 

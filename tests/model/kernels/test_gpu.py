@@ -88,20 +88,14 @@ def test_gradients_are_as_precise_as_without_the_kernels(request):
 
 
 @pytest.mark.slow
-def test_gradients_are_the_same_on_a_mesh(emulated):
+@pytest.mark.parametrize(
+    ("mesh_shape", "remat"), [((1, 2, 2), "none"), ((1, 1, 1), "full")]
+)
+def test_gradients_are_the_same_on_a_mesh_and_with_remat(emulated, mesh_shape, remat):
     """With the tensor axis, projections are separate products."""
     config = config_of_kernels(0.1)
     expected_loss, expected = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3)
-    loss, found = loss_and_gradients(config, (1, 2, 2), BFLOAT16, seed=3)
-    assert abs(loss - expected_loss) < 1e-3 * expected_loss
-    assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
-
-
-@pytest.mark.slow
-def test_gradients_are_the_same_with_remat(emulated):
-    config = config_of_kernels(0.1)
-    expected_loss, expected = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3)
-    loss, found = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3, remat="full")
+    loss, found = loss_and_gradients(config, mesh_shape, BFLOAT16, 3, remat)
     assert abs(loss - expected_loss) < 1e-3 * expected_loss
     assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
 

@@ -69,14 +69,6 @@ def test_kernel_equals_operations(width, rate):
         assert error < (4e-3 if name in NAMES[:3] else 1e-5), name
 
 
-def test_dropped_elements_have_no_gradient():
-    inputs = arrays(use_mesh(1, 1, 1), 64)
-    _, of_x, of_y, *_ = with_gradients(by_kernel, *inputs, 0.25)
-    is_kept = of_y != 0
-    assert abs(is_kept.mean() - 0.75) < 0.02
-    np.testing.assert_allclose(of_y[is_kept], of_x[is_kept] / 0.75, rtol=0.01)
-
-
 def test_kernel_is_the_same_on_every_mesh():
     expected = with_gradients(by_kernel, *arrays(use_mesh(1, 1, 1), 64, rows=4), 0.1)
     found = with_gradients(by_kernel, *arrays(use_mesh(2, 2, 1), 64, rows=4), 0.1)
