@@ -122,10 +122,11 @@ def _prepare(
         run_bytes = _run_bytes(found)
         settings = _run_settings(config, tokenizer, run_bytes)
         runs = _runs_directory(settings, work)
-        indexed = None
+        streamed, text_index = {}, None
         if config.data.stream:
-            indexed = index.make(found, config.data, tokenizer, runs, run)
-            plan = indexed.held_out
+            plan, streamed, text_index = index.make(
+                found, config.data, tokenizer, runs, run
+            )
         else:
             groups = input_groups.plan(found, config.data, run_bytes)
             group_runs.write(
@@ -144,17 +145,9 @@ def _prepare(
         if is_small(found) and not cluster:
             # Faster than importing TensorFlow in worker processes.
             run = functools.partial(workers.run, num_workers=1)
-        written = _write_shards(config, settings, plan, run)
-        if indexed:
-            written |= indexed.train
+        written = _write_shards(config, settings, plan, run) | streamed
         writer.finish(
-            config,
-            tokenizer,
-            trained_on,
-            plan.counts,
-            written,
-            found,
-            indexed and indexed.index,
+            config, tokenizer, trained_on, plan.counts, written, found, text_index
         )
     work_directory.remove(directory, scratch_dir)
     made = corpus.read(config)

@@ -34,20 +34,6 @@ from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
 
-class IndexedText(NamedTuple):
-    """The shards of all text, and the files and units that they consist of.
-
-    Attributes:
-      held_out: plan of the validation shards; its one training shard is empty.
-      train: the training shards, by file name.
-      index: the files and the units of the training shards.
-    """
-
-    held_out: sorted_runs.ShardPlan
-    train: dict[str, writer.WrittenShard]
-    index: streamed.Index
-
-
 class Task(NamedTuple):
     """A task for a worker: to index one training shard.
 
@@ -68,11 +54,15 @@ def make(
     tokenizer: tokenizers.Tokenizer,
     directory: str,
     run: workers.Executor,
-) -> IndexedText:
+) -> tuple[sorted_runs.ShardPlan, dict[str, writer.WrittenShard], streamed.Index]:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
     Args:
       directory: directory of the results.
+
+    Returns:
+      A plan of the validation shards, whose one training shard is empty; the training
+      shards by file name; and their files and units.
 
     Raises:
       ConfigError: when there are fewer units than shards, or when text cannot be read
@@ -102,9 +92,7 @@ def make(
             raise input_files.no_text(spec)
     train = {task.file: _read_result(directory, task) for task in tasks}
     by_file = {task.file: task.units for task in tasks}
-    return IndexedText(
-        held_out, train, streamed.Index(streamed.identities(found), by_file)
-    )
+    return held_out, train, streamed.Index(streamed.identities(found), by_file)
 
 
 def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:

@@ -1,7 +1,7 @@
 """Maps each token of a text to its character offsets."""
 
 import functools
-from collections.abc import Callable
+import re
 
 import numpy as np
 
@@ -24,23 +24,23 @@ class LocatingEncoder:
     def __init__(
         self,
         encode: Encoder,
-        spans_of: Callable[[str], list[tuple[int, int]]],
+        strings: re.Pattern[str],
         num_characters: np.ndarray,
         unk: int,
     ):
         """Initializes the encoder.
 
         Args:
-          spans_of: returns the (start, end) of the strings of a text that are tokenized
-            separately. The ids of the strings, concatenated, are those of the text.
+          strings: matches the strings of a text that are tokenized separately. Their
+            ids, concatenated, are those of the text.
           num_characters: int32, the number of characters that each piece represents.
         """
-        self._encode, self._spans_of = encode, spans_of
+        self._encode, self._strings = encode, strings
         self._num_characters, self._unk = num_characters, unk
         self._cached = functools.lru_cache(MAX_CACHED)(self._locate)
 
     def __call__(self, text: str) -> Located:
-        spans = self._spans_of(text)
+        spans = [match.span() for match in self._strings.finditer(text)]
         strings = [self._locate_cached(text[start:end]) for start, end in spans]
         if not strings:
             nothing = np.empty(0, np.int32)

@@ -78,12 +78,9 @@ class SentencePiece(base.Tokenizer):
         return encode
 
     def locator(self) -> base.Locator:
-        def spans_of(text: str) -> list[tuple[int, int]]:
-            return [match.span() for match in _STRING.finditer(text)]
-
         sizes = [len(piece.removeprefix(WORD_MARK)) for piece in self.vocab]
         lengths = np.array(sizes, np.int32)
-        return LocatingEncoder(self.encoder(), spans_of, lengths, self.id(UNK))
+        return LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.

@@ -10,42 +10,20 @@ from collections.abc import Iterable
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, wordpiece
-from bert_jax.data.tokenizers.base import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
-    SPECIAL_TOKENS,
-    UNK,
-    Encoder,
-    Tokenizer,
-)
-from bert_jax.data.tokenizers.wordpiece import WordPiece
+from bert_jax.data.tokenizers.base import CLS as CLS
+from bert_jax.data.tokenizers.base import MASK as MASK
+from bert_jax.data.tokenizers.base import PAD as PAD
+from bert_jax.data.tokenizers.base import SEP as SEP
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS as SPECIAL_TOKENS
+from bert_jax.data.tokenizers.base import UNK as UNK
+from bert_jax.data.tokenizers.base import Encoder as Encoder
+from bert_jax.data.tokenizers.base import Tokenizer as Tokenizer
+from bert_jax.data.tokenizers.wordpiece import WordPiece as WordPiece
 from bert_jax.errors import ConfigError, CorruptError
 
 # A larger share of pieces with capitals or accents is not due to a few odd or added
 # ones: the released cased vocabularies have 30% or more, the uncased ones none.
 MAX_LOST_SHARE = 0.01
-
-__all__ = [
-    "CLS",
-    "MASK",
-    "PAD",
-    "SEP",
-    "SPECIAL_TOKENS",
-    "UNK",
-    "Encoder",
-    "Tokenizer",
-    "WordPiece",
-    "load",
-    "load_any_size",
-    "load_for_corpus",
-    "parse",
-    "path_in",
-    "read",
-    "train",
-    "training_bytes",
-]
 
 
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:

@@ -48,11 +48,8 @@ class WordPiece(base.Tokenizer):
         return _Encoder(self)
 
     def locator(self) -> base.Locator:
-        def spans_of(text: str) -> list[tuple[int, int]]:
-            return [match.span() for match in _STRING.finditer(text)]
-
         lengths = np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
-        return LocatingEncoder(self.encoder(), spans_of, lengths, self.id(UNK))
+        return LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.

@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 
+import psutil
 import pytest
 
 from bert_jax import storage
-from bert_jax.data.corpus import file_systems, work_directory
+from bert_jax.data.corpus import work_directory
 from bert_jax.errors import ConfigError
 from bert_jax.storage import own_files as storage_files
 
@@ -256,7 +257,7 @@ def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
 
 @pytest.fixture
 def networked(monkeypatch):
-    monkeypatch.setattr(file_systems, "is_networked", lambda path: True)
+    monkeypatch.setattr(work_directory, "is_networked", lambda path: True)
 
 
 def test_the_scratch_directory_of_a_network_file_system_is_local(
@@ -404,3 +405,51 @@ def test_a_private_directory_without_its_mark_is_not_used(private, precious):
         json.dump({"corpus": "/another/corpus", "id": "0"}, file)
     refused(f"{private} has other files than work on {URL}; remove it")
     assert sorted(os.listdir(private)) == ["thesis.txt", "work.json"]
+
+
+# ------------------------------------------------------------------- file systems
+
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw,relatime 0 0
+10.0.0.1@tcp:/fs /mnt/lustre lustre rw 0 0
+my-bucket /mnt/bucket fuse.gcsfuse rw,nosuid,user_id=0 0 0
+/dev/sdb /mnt/bucket/local ext4 rw 0 0
+server:/home /home nfs4 rw,vers=4.2 0 0
+sshfs /mnt/two\040words fuse rw 0 0
+fuse-overlayfs /var/lib fuse.fuse-overlayfs rw 0 0
+server:/a /twice nfs rw 0 0
+tmpfs /twice tmpfs rw 0 0
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("/", False),
+        ("/data/corpus", False),
+        ("/mnt/lustre", True),
+        ("/mnt/lustre/corpora/base", True),
+        ("/mnt/lustre2/corpora", False),
+        ("/mnt/bucket/corpus", True),
+        ("/mnt/bucket/local/corpus", False),
+        ("/home/user/corpus", True),
+        ("/mnt/two words/corpus", True),
+        ("/var/lib/corpus", False),
+        ("/twice/corpus", False),
+    ],
+)
+def test_network_and_fuse_mounts(tmp_path, monkeypatch, path, expected):
+    """psutil reads MOUNTS instead of the mounts of this machine."""
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "mounts").write_text(MOUNTS)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)
+    assert work_directory.is_networked(path) is expected
+
+
+def test_links_to_file_systems_are_followed(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to("/proc/self")
+    monkeypatch.setattr(work_directory, "_NETWORK", {"proc"})
+    assert work_directory.is_networked(str(tmp_path / "link" / "fd"))
+    assert not work_directory.is_networked(str(tmp_path))
