@@ -2,7 +2,6 @@
 
 import io
 import json
-import lzma
 import os
 import random
 import re
@@ -84,32 +83,6 @@ def test_the_corpus_contains_the_documents_of_the_source(source):
     found = write(by_hand, documents)
     assert made(config) == files(by_hand.data.corpus_dir)
     assert sorted(places(found)) == sorted(set(map(tuple, documents)))
-
-
-@pytest.mark.slow
-def test_parquet_and_compressed_json_lines_make_the_same_files(source, tmp_path):
-    config, documents = source
-    texts = ["\n".join(document) for document in documents]
-    for name, part in (("1", texts[:50]), ("2", texts[50:])):
-        lines = "".join(json.dumps({"a": {"b": text}}) + "\n" for text in part).encode()
-        (tmp_path / f"{name}.jsonl").write_bytes(lines)
-        packed = pyarrow.compress(lines, codec="zstd", asbytes=True)
-        (tmp_path / f"{name}.jsonl.zst").write_bytes(packed)
-        (tmp_path / f"{name}.jsonl.xz").write_bytes(lzma.compress(lines))
-        table = pyarrow.table({"a": [{"b": text} for text in part]})
-        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=7)
-    found = []
-    for kind, name in (
-        ("jsonl", "*.jsonl"),
-        ("jsonl", "*.zst"),
-        ("jsonl", "*.xz"),
-        ("parquet", "*.parquet"),
-    ):
-        sources = (f"{kind}:{tmp_path}/{name}#a.b",)
-        changes = changed(elsewhere(config, name[2:]), "data", sources=sources)
-        found.append(made(trains(changes), 2))
-        assert b"a.b" in found[-1].pop("manifest.json")  # it has the source's spec
-    assert len(found[0]) > 3 and found[1:] == found[:1] * 3
 
 
 @pytest.mark.parametrize(
@@ -607,17 +580,6 @@ def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
     check_resumes(config, monkeypatch, counts[3])
     manifest = json.loads(files(config.data.corpus_dir)["manifest.json"])
     assert manifest["cleaning"] == {"lines_repaired": 1}
-
-
-def test_bad_json_lines_are_reported_together(source, tmp_path, monkeypatch):
-    config, documents = source
-    good = [json.dumps({"text": "\n".join(document)}) for document in documents]
-    (tmp_path / "1.jsonl").write_text("\n".join(good))
-    (tmp_path / "2.jsonl").write_text('{"text": 1}\nno\n{"text": "w1 w2"}\n')
-    config = changed(config, "data", sources=[f"jsonl:{tmp_path}/*.jsonl#text"])
-    check_fails(config, "2.jsonl:1 has int in the field 'text'.*2.jsonl:2 is not JSON")
-    (tmp_path / "2.jsonl").write_text('{"text": "w1 w2"}\n')
-    check_resumes(config, monkeypatch, 1)
 
 
 @pytest.mark.slow

@@ -48,17 +48,6 @@ def counts_of(**counts):
     return dict.fromkeys(names, 0) | counts
 
 
-def test_files_of_a_corpus(written):
-    config, _, _ = written
-    assert sorted(os.listdir(config.data.corpus_dir)) == [
-        "manifest.json",
-        "train-00000-of-00002",
-        "train-00001-of-00002",
-        "validation-00000-of-00001",
-        "vocab.txt",
-    ]
-
-
 def test_manifest_counts(written):
     _, documents, found = written
     shards = [shard for shards in found.shards.values() for shard in shards]
@@ -195,12 +184,6 @@ def check_fails(config, documents, message):
     with pytest.raises(ConfigError, match=message):
         write(config, documents)
     assert not os.path.exists(os.path.join(config.data.corpus_dir, "manifest.json"))
-
-
-def test_empty_source(tmp_path):
-    config = make_config(tmp_path)
-    check_fails(config, [], r"text.txt\) contain 0 documents, none with text")
-    check_fails(config, [[], [" "]], r"text.txt\) contain 2 documents, none with text")
 
 
 def test_single_sentence_documents_only(tmp_path):

@@ -159,12 +159,6 @@ def test_models_of_other_software_are_exported_unchanged(kind, options):
 # -------------------------------------------------------------------- read a file
 
 
-def test_reading_a_trained_model_returns_an_equal_tokenizer(tokenizer):
-    model = model_pb2.ModelProto.FromString(tokenizer.model)
-    config = make_config(KINDS[model.trainer_spec.model_type - 1])
-    assert sentencepiece_lib.read(tokenizer.content(), config, "m") == tokenizer
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_missing_special_tokens_are_appended(kind):
     content = train_elsewhere(kind)

@@ -63,13 +63,6 @@ def test_saved_tokenizer_is_read_back(trained, tmp_path):
     assert found == tokenizer and found.digest == tokenizer.digest
 
 
-def test_a_failed_save_leaves_no_file(trained, tmp_path):
-    (tmp_path / trained[1].FILE / "x").mkdir(parents=True)
-    with pytest.raises(Exception, match=trained[1].FILE):
-        trained[1].save(tmp_path)
-    assert os.listdir(tmp_path) == [trained[1].FILE]
-
-
 def test_read_from_a_directory_without_a_tokenizer(trained, tmp_path):
     config, tokenizer = trained
     with pytest.raises(ConfigError, match=f"{tokenizer.FILE} is missing; prepare"):
