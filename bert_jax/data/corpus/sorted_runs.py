@@ -289,10 +289,12 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
     num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
     files, edges = key_ranges.ranges(data, num_validation)
     bounds = np.empty((len(runs), len(files) + 1, 4), np.int64)  # 1 GB for 1 TB of text
+
+    def fill(i: int) -> None:
+        bounds[i] = positions(runs[i].records(), edges)
+
     with futures.ThreadPoolExecutor(storage.TRANSFER_THREADS) as pool:
-        found = pool.map(lambda run: positions(run.records(), edges), runs)
-        for i, of_run in enumerate(found):
-            bounds[i] = of_run
+        list(pool.map(fill, range(len(runs))))
     with_text = (run.header.num_with_text for run in runs)
     batches = dict(zip(names, with_text, strict=True))
     return ShardPlan(files, runs, bounds, counts, batches)
