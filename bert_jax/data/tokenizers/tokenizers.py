@@ -30,7 +30,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
     """Trains a tokenizer of config.vocab_size pieces.
 
     Args:
-      documents: each a list of sentences; at most `training_bytes` are read.
+      documents: each a list of sentences, of `training_bytes` or less in total.
       config: its kind, vocab_size and lowercase are used.
 
     Raises:
@@ -40,7 +40,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
 
 
 def training_bytes(config: TokenizerConfig) -> int:
-    """Returns the maximum size in bytes of the text that `train` reads."""
+    """Returns the maximum size of the text to train on, in bytes."""
     return _trainer(config).TRAINING_BYTES
 
 

@@ -11,10 +11,8 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import (
-    sentencepiece,
     tokenizers,
     wordpiece,
-    wordpiece_training,
 )
 from bert_jax.errors import ConfigError
 
@@ -90,15 +88,6 @@ def test_load_a_missing_file(tmp_path, kind):
     config = make_config(kind, vocab_file=str(tmp_path / "none.txt"))
     with pytest.raises(ConfigError, match=r"vocab_file='.*none.txt' is not a file"):
         tokenizers.load(config)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_reads_at_most_training_bytes(kind, monkeypatch):
-    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 3000)
-    monkeypatch.setattr(sentencepiece, "TRAINING_BYTES", 3000)
-    endless = iter(documents() * 100)
-    tokenizers.train(endless, make_config(kind))
-    assert 3900 < len(list(endless)) < 3990
 
 
 def test_a_file_that_is_too_large_is_not_opened(tmp_path):
