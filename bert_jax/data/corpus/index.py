@@ -29,7 +29,7 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import input_files, lines, units
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
@@ -87,9 +87,6 @@ def make(
     id_dtype = encoding.id_dtype(tokenizer, data)
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
-    for i, spec in enumerate(data.sources):
-        if not unknown_tokens.num_tokens(held_out.counts, i):
-            raise input_files.no_text(spec)
     train = {task.file: _read_result(directory, task) for task in tasks}
     by_file = {task.file: task.units for task in tasks}
     return held_out, train, streamed.Index(streamed.identities(found), by_file)
@@ -189,7 +186,5 @@ class ShardIndexer:
             )
         storage.write(_result(self._directory, task), written.to_json().encode())
         counts = sum(map(Counter, all_counts), Counter())
-        sorted_runs.save(
-            self._directory, task.name, held_out, counts, len(held_out.records)
-        )
+        sorted_runs.save(self._directory, task.name, held_out, counts)
         return all_counts
