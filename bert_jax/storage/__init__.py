@@ -19,43 +19,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import hub
 from bert_jax.errors import MissingObjectError
-from bert_jax.storage.buckets import file_system, is_remote
-from bert_jax.storage.own_files import (
-    acquire,
-    open_own,
-    private_directory,
-    why_not_private,
-)
-from bert_jax.storage.paths import parse_path
-from bert_jax.storage.reader import Reader, read_ranges
-from bert_jax.storage.retries import (
-    ATTEMPTS,
-    USERS_ERRORS,
-    error_number,
-    is_full_disk,
-    is_transient,
-    raise_storage_errors,
-    with_retries,
-)
-
-__all__ = [
-    "ATTEMPTS",
-    "USERS_ERRORS",
-    "Reader",
-    "acquire",
-    "error_number",
-    "file_system",
-    "is_full_disk",
-    "is_remote",
-    "is_transient",
-    "open_own",
-    "parse_path",
-    "private_directory",
-    "read_ranges",
-    "raise_storage_errors",
-    "why_not_private",
-    "with_retries",
-]
+from bert_jax.storage.buckets import file_system as file_system
+from bert_jax.storage.buckets import is_remote as is_remote
+from bert_jax.storage.own_files import acquire as acquire
+from bert_jax.storage.own_files import open_own as open_own
+from bert_jax.storage.own_files import private_directory as private_directory
+from bert_jax.storage.own_files import why_not_private as why_not_private
+from bert_jax.storage.paths import parse_path as parse_path
+from bert_jax.storage.reader import Reader as Reader
+from bert_jax.storage.reader import read_ranges as read_ranges
+from bert_jax.storage.retries import USERS_ERRORS as USERS_ERRORS
+from bert_jax.storage.retries import error_number as error_number
+from bert_jax.storage.retries import is_full_disk as is_full_disk
+from bert_jax.storage.retries import is_transient as is_transient
+from bert_jax.storage.retries import raise_storage_errors as raise_storage_errors
+from bert_jax.storage.retries import with_retries as with_retries
 
 T = TypeVar("T")
 _scratch: list[str] = []  # temporary directories of this process

@@ -269,7 +269,6 @@ def test_two_processes_share_nothing_but_the_bucket(prepared, text, tmp_path):
     ("faults", "message"),
     [
         ({"upload.*runs": [403] * 99}, "gs://runs/.*permission denied"),
-        ({".": [401] * 99}, "no credentials"),
         ({"/b/runs": [404] * 99}, "gs://runs/.*there is no such file or bucket"),
     ],
 )
@@ -323,8 +322,6 @@ def test_an_unavailable_bucket_ends_prepare_which_resumes_later(bucket, text, tm
     ("requests", "status", "message"),
     [
         ("/o/some%2Fdoc|GET /texts/", 403, "gs://texts/some/doc.* permission denied"),
-        ("GET .*/b/texts/", 404, "gs://texts/.* (no such file|no file matches)"),
-        ("upload.*small", 403, "gs://corpora/small.* permission denied"),
         ("", 401, "no credentials|permission denied"),
     ],
 )

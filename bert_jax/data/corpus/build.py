@@ -122,10 +122,12 @@ def _prepare(
         run_bytes = _run_bytes(found)
         settings = _run_settings(config, tokenizer, run_bytes)
         runs = _runs_directory(settings, work)
-        indexed = None
+        id_dtype = encoding.id_dtype(tokenizer, config.data)
+        streamed, text_index = {}, None
         if config.data.stream:
-            indexed = index.make(found, config.data, tokenizer, runs, run)
-            plan = indexed.held_out
+            plan, streamed, text_index = index.make(
+                found, config.data, tokenizer, runs, run
+            )
         else:
             groups = input_groups.plan(found, config.data, run_bytes)
             group_runs.write(
@@ -138,23 +140,18 @@ def _prepare(
                 run,
                 is_shared,
             )
-            id_dtype = encoding.id_dtype(tokenizer, config.data)
             plan = sorted_runs.plan_shards(runs, config.data, id_dtype)
-            _check_plan(config, groups, plan, id_dtype)
+        for number, spec in enumerate(config.data.sources):
+            if not unknown_tokens.num_tokens(plan.counts, number):
+                raise input_files.no_text(spec)
+        if not config.data.stream:
+            _check_plan(config, plan, id_dtype)
         if is_small(found) and not cluster:
             # Faster than importing TensorFlow in worker processes.
             run = functools.partial(workers.run, num_workers=1)
-        written = _write_shards(config, settings, plan, run)
-        if indexed:
-            written |= indexed.train
+        written = _write_shards(config, settings, plan, run) | streamed
         writer.finish(
-            config,
-            tokenizer,
-            trained_on,
-            plan.counts,
-            written,
-            found,
-            indexed and indexed.index,
+            config, tokenizer, trained_on, plan.counts, written, found, text_index
         )
     work_directory.remove(directory, scratch_dir)
     made = corpus.read(config)
@@ -320,17 +317,9 @@ def _runs_directory(settings: dict[str, Any], work: str) -> str:
 
 
 def _check_plan(
-    config: ExperimentConfig,
-    groups: list[input_groups.Group],
-    plan: sorted_runs.ShardPlan,
-    id_dtype: np.dtype,
+    config: ExperimentConfig, plan: sorted_runs.ShardPlan, id_dtype: np.dtype
 ) -> None:
     """Raises ConfigError if there are too few documents, or too many for a shard."""
-    with_text: dict[str, int] = {}
-    for batch, count in plan.batches.items():
-        group = sorted_runs.group_of(batch)
-        with_text[group] = with_text.get(group, 0) + count
-    input_groups.check_text(groups, with_text)
     totals = dict(zip(plan.files, plan.totals().tolist(), strict=True))
     sizes = {file: (total[0], total[3]) for file, total in totals.items()}
     writer.check_enough(config, plan.counts, sizes)

@@ -181,14 +181,17 @@ def read(config: ExperimentConfig) -> Corpus:
             )
         if not isinstance(made_with, dict):
             raise TypeError("recipe")
-        index = _read_index(manifest.get("stream"))
         commits = manifest.get("hub_commits", {})
+        if index := manifest.get("stream"):
+            # It imports what reads and encodes text, which other corpora do not need.
+            from bert_jax.data.corpus import streamed
+
+            index = streamed.Index.from_json(index)
     except (KeyError, TypeError, ValueError):
         raise CorruptError(_not_a_manifest(path)) from None
-    _check_stream(index is not None, config)
+    _check_stream(bool(index), config)
     _check_recipe(made_with, config)
-    files = shards if index is None else {"validation": shards["validation"]}
-    _check_files(directory, files)
+    _check_files(directory, {"validation": shards["validation"]} if index else shards)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
         raise ConfigError(
             f"config.data.next_sentence=True, but the corpus in {directory!r} has"
@@ -214,15 +217,6 @@ def read(config: ExperimentConfig) -> Corpus:
         rows,
         index and index.open(config.data, tokenizer, num_bytes, commits),
     )
-
-
-def _read_index(entry: dict[str, Any] | None) -> "streamed.Index | None":
-    if not entry:
-        return None
-    # It reads and encodes text, which other corpora do not need.
-    from bert_jax.data.corpus import streamed
-
-    return streamed.Index.from_json(entry)
 
 
 def open_existing(config: ExperimentConfig) -> Corpus:

@@ -91,7 +91,10 @@ class DocumentEncoder:
             counts["of_one_sentence"] += 1
         lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
         document_ids = np.concatenate(ids).astype(self._dtype)
-        num_unknown = np.count_nonzero(self._without_marks(document_ids) == self._unk)
+        pieces = document_ids
+        if self._data.word_segmented:
+            pieces, _ = marks.split(document_ids)
+        num_unknown = np.count_nonzero(pieces == self._unk)
         unknown_tokens.count(counts, source, len(document_ids), int(num_unknown))
         token_ids = document_ids.tobytes()
         key = _digest("\n".join(sentences).encode())
@@ -109,9 +112,6 @@ class DocumentEncoder:
             return key
         digest = _digest(key + copy.to_bytes(4, "little"))
         return key_ranges.training_key(digest, self._data)
-
-    def _without_marks(self, ids: np.ndarray) -> np.ndarray:
-        return marks.split(ids)[0] if self._data.word_segmented else ids
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
         """Encodes sentences of segmented words to ids with marks, see `id_dtype`."""

@@ -29,23 +29,9 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import input_files, lines, units
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
-
-
-class IndexedText(NamedTuple):
-    """The shards of all text, and the files and units that they consist of.
-
-    Attributes:
-      held_out: plan of the validation shards; its one training shard is empty.
-      train: the training shards, by file name.
-      index: the files and the units of the training shards.
-    """
-
-    held_out: sorted_runs.ShardPlan
-    train: dict[str, writer.WrittenShard]
-    index: streamed.Index
 
 
 class Task(NamedTuple):
@@ -68,11 +54,15 @@ def make(
     tokenizer: tokenizers.Tokenizer,
     directory: str,
     run: workers.Executor,
-) -> IndexedText:
+) -> tuple[sorted_runs.ShardPlan, dict[str, writer.WrittenShard], streamed.Index]:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
     Args:
       directory: directory of the results.
+
+    Returns:
+      A plan of the validation shards, whose one training shard is empty; the training
+      shards by file name; and their files and units.
 
     Raises:
       ConfigError: when there are fewer units than shards, or when text cannot be read
@@ -97,14 +87,9 @@ def make(
     id_dtype = encoding.id_dtype(tokenizer, data)
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
-    for i, spec in enumerate(data.sources):
-        if not unknown_tokens.num_tokens(held_out.counts, i):
-            raise input_files.no_text(spec)
     train = {task.file: _read_result(directory, task) for task in tasks}
     by_file = {task.file: task.units for task in tasks}
-    return IndexedText(
-        held_out, train, streamed.Index(streamed.identities(found), by_file)
-    )
+    return held_out, train, streamed.Index(streamed.identities(found), by_file)
 
 
 def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:
@@ -201,7 +186,5 @@ class ShardIndexer:
             )
         storage.write(_result(self._directory, task), written.to_json().encode())
         counts = sum(map(Counter, all_counts), Counter())
-        sorted_runs.save(
-            self._directory, task.name, held_out, counts, len(held_out.records)
-        )
+        sorted_runs.save(self._directory, task.name, held_out, counts)
         return all_counts

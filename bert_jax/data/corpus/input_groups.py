@@ -4,7 +4,8 @@ Consecutive small files share a group; a large file is a group of its own, or, i
 Parquet, several groups of consecutive row groups, which can be read on their own. The
 name of a group is a hash of its files, with their sizes and modification times, and of
 the settings on which their encoding depends, so runs with the same name can be reused.
-An added, changed or removed file affects only the runs of its own group.
+An added, changed or removed file affects the runs of its own group, and of the next one
+if it was the last of its group.
 """
 
 import dataclasses
@@ -90,8 +91,7 @@ def _grouped(
     """Groups the files of one source, ordered by path.
 
     A hash of its path decides whether a file ends its group, with a probability that
-    makes groups of max_bytes on average. Other files do not matter, so an added or
-    removed file changes its own group only.
+    makes groups of max_bytes on average, whatever the other files are.
 
     Returns:
       The groups; if there are no files, one group without files.
@@ -164,18 +164,3 @@ def raise_bad(found: Sequence[lines.ReadCounts]) -> None:
             f"{num_bad:,} lines or files of config.data.sources cannot be read:"
             f" {numbered}{rest}"
         )
-
-
-def check_text(groups: list[Group], num_with_text: dict[str, int]) -> None:
-    """Raises ConfigError if a source contains no text.
-
-    Args:
-      num_with_text: number of documents with text, by name of the group.
-    """
-    of_source: dict[int, int] = {}
-    for group in groups:
-        count = num_with_text.get(group.name, 0)
-        of_source[group.source] = of_source.get(group.source, 0) + count
-    for group in groups:
-        if not of_source[group.source]:
-            raise input_files.no_text(group.spec)

@@ -81,7 +81,7 @@ def _run(
     limit: int,
     mark: str,
 ) -> Iterator[Any]:
-    """Runs a task on the nodes of the cluster, see `workers.Executor`."""
+    """Runs a task on the nodes of the cluster, see `workers.run`."""
     call = ray.remote(max_retries=MAX_RETRIES)(_call)
     # In a list, so that Ray does not fetch it for every call.
     stage = make, args, os.getcwd(), mark, storage.read(mark)

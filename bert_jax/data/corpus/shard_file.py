@@ -7,7 +7,6 @@ the data may have been corrupted in transit, by the network or the machine's mem
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -27,16 +26,17 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reads the token ids, sentence lengths and document lengths of a file.
 
     Raises:
-      CorruptError: when the file is missing or corrupt; names the first corrupt record.
+      CorruptError: when the file is missing or corrupt.
     """
     try:
         blocks = storage.with_retries(lambda: _read_blocks(path), path)
     except tf.errors.DataLossError:
         try:
             blocks = storage.with_retries(lambda: _read_blocks(path), path)
-        except tf.errors.DataLossError as error:
-            reason = error.message.splitlines()[0] + _first_bad_record(path)
-            raise CorruptError(f"{path} is corrupt ({reason}); {AGAIN}") from None
+        except tf.errors.DataLossError:
+            raise CorruptError(
+                f"{path} is corrupt (a record has a wrong checksum); {AGAIN}"
+            ) from None
         _report_read_again(path, "a record had a wrong checksum")
     if not blocks["token_ids"]:
         raise CorruptError(f"{path} is empty or truncated; {AGAIN}")
@@ -60,8 +60,7 @@ def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None
     if digest(path) == (num_bytes, sha256):
         _report_read_again(path, "its sha256 was not the one in the manifest")
         return None
-    where = _first_bad_record(path)
-    return f"{path} is corrupt: its sha256 is not the one in the manifest{where}"
+    return f"{path} is corrupt: its sha256 is not the one in the manifest"
 
 
 def digest(path: str) -> tuple[int, str]:
@@ -93,33 +92,17 @@ def _read_blocks(path: str) -> Blocks:
 
 
 def _add_blocks(path: str, blocks: Blocks) -> None:
-    for record in _records(path, RECORDS_AT_A_TIME):
+    records = tf.data.TFRecordDataset(path).batch(RECORDS_AT_A_TIME)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # it would warn that there is nothing to tune
+    batches = records.with_options(options).as_numpy_iterator()
+    for record in itertools.chain.from_iterable(batches):
         feature = tf.train.Example.FromString(record).features.feature
         dtype = feature["dtype"].bytes_list.value[0].decode()
         for name, arrays in blocks.items():
             data = feature[name].bytes_list.value[0]
             kind = dtype if name == "token_ids" else np.uint32
             arrays.append(np.frombuffer(data, kind))
-
-
-def _records(path: str, at_a_time: int) -> Iterator[bytes]:
-    records = tf.data.TFRecordDataset(path).batch(at_a_time)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # it would warn that there is nothing to tune
-    records = records.with_options(options)
-    return itertools.chain.from_iterable(records.as_numpy_iterator())
-
-
-def _first_bad_record(path: str) -> str:
-    """Describes the number and offset of the first corrupt record; "" if none is."""
-    number = offset = 0
-    try:
-        with storage.local_copy(path) as copy:
-            for record in _records(copy, 1):
-                number, offset = number + 1, offset + len(record) + 16
-    except tf.errors.DataLossError:
-        return f"; record {number} at byte {offset} is corrupt"
-    return ""
 
 
 def _report_read_again(path: str, problem: str) -> None:

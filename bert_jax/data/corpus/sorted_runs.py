@@ -92,14 +92,12 @@ class Header:
       num_sentences: length of the column of sentence lengths.
       num_tokens: length of the column of token ids.
       counts: `encoding.COUNTS`, "repeated" and other counts of the documents read.
-      num_with_text: number of documents with text.
     """
 
     num_documents: int
     num_sentences: int
     num_tokens: int
     counts: dict[str, int]
-    num_with_text: int
 
     def to_bytes(self) -> bytes:
         text = json.dumps(vars(self)).encode()
@@ -188,26 +186,16 @@ class RunWriter:
         if len(order) < len(entries):
             segment = segments.select(segment, order)
         counts["repeated"] += num_repeated
-        num_with_text = sum(bool(document.lines) for document in batch.documents)
-        save(self._directory, batch.name, segment, counts, num_with_text)
+        save(self._directory, batch.name, segment, counts)
         return batch.num_bytes
 
 
 def save(
-    directory: str,
-    batch: str,
-    segment: segments.Segment,
-    counts: dict[str, int],
-    num_with_text: int,
+    directory: str, batch: str, segment: segments.Segment, counts: dict[str, int]
 ) -> None:
-    """Writes the run of a batch.
-
-    Args:
-      segment: documents ordered by key, without repeats.
-      num_with_text: number of documents with text in the batch.
-    """
+    """Writes the run of a batch: documents ordered by key, without repeats."""
     num_documents, num_sentences, num_tokens = map(len, segment)
-    header = Header(num_documents, num_sentences, num_tokens, counts, num_with_text)
+    header = Header(num_documents, num_sentences, num_tokens, counts)
     data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
     storage.write(run_path(directory, batch), data)
 
@@ -252,14 +240,14 @@ class ShardPlan:
       runs: the runs.
       positions: int64[runs, shards + 1, 4], see `positions`.
       counts: sum of the counts of all runs.
-      batches: number of documents with text in each batch, by its name.
+      batches: names of the batches of the runs.
     """
 
     files: list[str]
     runs: list[RunFile]
     positions: np.ndarray
     counts: collections.Counter[str]
-    batches: dict[str, int]
+    batches: list[str]
 
     def pieces(self, shard: int) -> np.ndarray:
         """Returns the bounds of each run's piece of a shard, int64[runs, 2, 4]."""
@@ -288,9 +276,11 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
     num_tokens = unknown_tokens.num_tokens(counts)
     num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
     files, edges = key_ranges.ranges(data, num_validation)
+    bounds = np.empty((len(runs), len(files) + 1, 4), np.int64)  # 1 GB for 1 TB of text
+
+    def fill(i: int) -> None:
+        bounds[i] = positions(runs[i].records(), edges)
+
     with futures.ThreadPoolExecutor(storage.TRANSFER_THREADS) as pool:
-        rows = pool.map(lambda run: positions(run.records(), edges), runs)
-        stacked = np.stack(list(rows))
-    with_text = (run.header.num_with_text for run in runs)
-    batches = dict(zip(names, with_text, strict=True))
-    return ShardPlan(files, runs, stacked, counts, batches)
+        list(pool.map(fill, range(len(runs))))
+    return ShardPlan(files, runs, bounds, counts, names)

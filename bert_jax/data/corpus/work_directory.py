@@ -21,8 +21,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
+
 from bert_jax import small_files, storage
-from bert_jax.data.corpus import corpus, file_systems
+from bert_jax.data.corpus import corpus
 from bert_jax.errors import ConfigError, StorageError
 from bert_jax.storage import lease
 
@@ -31,6 +33,13 @@ LEASE_DIRECTORY = "lock"  # in a bucket
 MARK = "work.json"  # the path of the corpus, and a random id
 _SETTINGS = "settings.json"
 _LOCK = "lock"
+# Network file systems, on which many small reads and renames are slow.
+_NETWORK = {
+    *("9p", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs"),
+    *("lustre", "nfs", "nfs4", "panfs", "smb3", "wekafs"),
+}
+# FUSE file systems on a local disk. Any other one may be a mounted bucket.
+_LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 
 
 @contextlib.contextmanager
@@ -157,13 +166,25 @@ def _scratch_path(corpus_dir: str, scratch_dir: str | None) -> str:
     """Returns the directory of all work but the results of shards."""
     if not scratch_dir:
         is_remote = storage.is_remote(corpus_dir)
-        if not is_remote and not file_systems.is_networked(shared(corpus_dir)):
+        if not is_remote and not is_networked(shared(corpus_dir)):
             return shared(corpus_dir)
         scratch_dir = tempfile.gettempdir()
     digest = hashlib.sha256(_identity(corpus_dir).encode()).hexdigest()[:16]
     return os.path.join(
         os.path.abspath(scratch_dir), f"bert_jax-{os.geteuid()}-{digest}"
     )
+
+
+def is_networked(path: str) -> bool:
+    """Returns whether a path is on a network or FUSE file system, such as a bucket."""
+    path, best, kind = os.path.realpath(path), -1, ""
+    for mount in psutil.disk_partitions(all=True):
+        point = mount.mountpoint
+        is_above = path == point or path.startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= best:  # a later mount hides an earlier one
+            best, kind = len(point), mount.fstype
+    is_fuse = kind.partition(".")[0] == "fuse" and kind not in _LOCAL_FUSE
+    return kind in _NETWORK or is_fuse
 
 
 def _identity(corpus_dir: str) -> str:

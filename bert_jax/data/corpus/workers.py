@@ -11,7 +11,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,23 +20,11 @@ Result = TypeVar("Result")
 LOOK_AHEAD = 2
 
 
-class Executor(Protocol):
-    """Runs a task over many items: `run` on this machine, `ray_workers` on many."""
-
-    def __call__(
-        self,
-        make: Callable[..., Callable[[Item], Result]],
-        args: tuple[Any, ...],
-        items: Iterable[Item],
-    ) -> Iterator[Result]:
-        """Runs a task for each item, and yields the results in order of completion.
-
-        Args:
-          make: called once in every process; returns the task.
-          args: arguments of `make`, pickled for other processes.
-          items: the arguments of the calls of the task, also pickled.
-        """
-        ...
+# A function that runs a task over many items: `run` on this machine, `ray_workers` on
+# many. Its arguments are those of `run`, without the number of processes.
+Executor = Callable[
+    [Callable[..., Callable], tuple[Any, ...], Iterable[Any]], Iterator[Any]
+]
 
 
 def run(
@@ -45,12 +33,14 @@ def run(
     items: Iterable[Item],
     num_workers: int,
 ) -> Iterator[Result]:
-    """Runs a task in processes of this machine, see `Executor`.
+    """Runs a task for each item, and yields the results in order of completion.
 
     With one worker or one item, everything runs in this process. Otherwise the worker
     processes import only the modules of `make` and its arguments.
 
     Args:
+      make: called once in every process; returns the task.
+      args: arguments of `make`, pickled for other processes.
       items: at most num_workers + LOOK_AHEAD items are in memory at a time.
     """
     items = iter(items)

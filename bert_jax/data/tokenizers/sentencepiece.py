@@ -22,7 +22,6 @@ from sentencepiece import sentencepiece_model_pb2
 from bert_jax.config import TokenizerConfig, TokenizerKind
 from bert_jax.data.tokenizers import alphabet, base
 from bert_jax.data.tokenizers.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from bert_jax.data.tokenizers.offsets import LocatingEncoder
 from bert_jax.errors import ConfigError
 
 # On one core, the unigram trainer takes 3 s per megabyte, the BPE trainer 0.3 s.
@@ -78,12 +77,9 @@ class SentencePiece(base.Tokenizer):
         return encode
 
     def locator(self) -> base.Locator:
-        def spans_of(text: str) -> list[tuple[int, int]]:
-            return [match.span() for match in _STRING.finditer(text)]
-
         sizes = [len(piece.removeprefix(WORD_MARK)) for piece in self.vocab]
         lengths = np.array(sizes, np.int32)
-        return LocatingEncoder(self.encoder(), spans_of, lengths, self.id(UNK))
+        return base.LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.
@@ -271,13 +267,13 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
     Training is deterministic: the same text gives the same bytes.
 
     Args:
-      documents: each a list of sentences; at most TRAINING_BYTES are read.
+      documents: each a list of sentences, which are kept in memory.
 
     Raises:
       ConfigError: when the text is empty, or has too few distinct words or too many
         distinct characters for config.vocab_size.
     """
-    sample = list(base.text_sample(documents, TRAINING_BYTES))
+    sample = list(documents)
     # NFKC normalization with normalized white space; "cf" also folds case.
     rule = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
     counts = _count_characters(sample, rule)

@@ -10,49 +10,27 @@ from collections.abc import Iterable
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, wordpiece
-from bert_jax.data.tokenizers.base import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
-    SPECIAL_TOKENS,
-    UNK,
-    Encoder,
-    Tokenizer,
-)
-from bert_jax.data.tokenizers.wordpiece import WordPiece
+from bert_jax.data.tokenizers.base import CLS as CLS
+from bert_jax.data.tokenizers.base import MASK as MASK
+from bert_jax.data.tokenizers.base import PAD as PAD
+from bert_jax.data.tokenizers.base import SEP as SEP
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS as SPECIAL_TOKENS
+from bert_jax.data.tokenizers.base import UNK as UNK
+from bert_jax.data.tokenizers.base import Encoder as Encoder
+from bert_jax.data.tokenizers.base import Tokenizer as Tokenizer
+from bert_jax.data.tokenizers.wordpiece import WordPiece as WordPiece
 from bert_jax.errors import ConfigError, CorruptError
 
 # A larger share of pieces with capitals or accents is not due to a few odd or added
 # ones: the released cased vocabularies have 30% or more, the uncased ones none.
 MAX_LOST_SHARE = 0.01
 
-__all__ = [
-    "CLS",
-    "MASK",
-    "PAD",
-    "SEP",
-    "SPECIAL_TOKENS",
-    "UNK",
-    "Encoder",
-    "Tokenizer",
-    "WordPiece",
-    "load",
-    "load_any_size",
-    "load_for_corpus",
-    "parse",
-    "path_in",
-    "read",
-    "train",
-    "training_bytes",
-]
-
 
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
     """Trains a tokenizer of config.vocab_size pieces.
 
     Args:
-      documents: each a list of sentences; at most `training_bytes` are read.
+      documents: each a list of sentences, of `training_bytes` or less in total.
       config: its kind, vocab_size and lowercase are used.
 
     Raises:
@@ -62,7 +40,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
 
 
 def training_bytes(config: TokenizerConfig) -> int:
-    """Returns the maximum size in bytes of the text that `train` reads."""
+    """Returns the maximum size of the text to train on, in bytes."""
     return _trainer(config).TRAINING_BYTES
 
 

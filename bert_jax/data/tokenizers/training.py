@@ -171,15 +171,8 @@ def _truncated(
 
 def _cut(document: Document, max_bytes: int) -> Document:
     """Returns the start of a document, which may be empty."""
-    kept, left = [], max_bytes
-    for line in document.lines:
-        num_bytes = lines.num_bytes(line) + 1
-        if num_bytes > left:
-            if left > 4:  # room for any character and the line end
-                kept.append(lines.cut(line, left - 1)[0])
-            break
-        kept.append(line)
-        left -= num_bytes
+    text = "\n".join(document.lines).encode(errors="replace")
+    kept = text[: max(0, max_bytes - 1)].decode(errors="ignore").split("\n")
     return dataclasses.replace(document, lines=tuple(filter(None, kept)))
 
 

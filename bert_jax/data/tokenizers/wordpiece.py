@@ -22,7 +22,6 @@ import tokenizers
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
-from bert_jax.data.tokenizers.offsets import LocatingEncoder
 from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
@@ -48,11 +47,8 @@ class WordPiece(base.Tokenizer):
         return _Encoder(self)
 
     def locator(self) -> base.Locator:
-        def spans_of(text: str) -> list[tuple[int, int]]:
-            return [match.span() for match in _STRING.finditer(text)]
-
         lengths = np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
-        return LocatingEncoder(self.encoder(), spans_of, lengths, self.id(UNK))
+        return base.LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.

@@ -16,7 +16,7 @@ from typing import TextIO
 import tokenizers
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import alphabet, base, wordpiece
+from bert_jax.data.tokenizers import alphabet, wordpiece
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
 
 # With more text than this, a vocabulary of tens of thousands of pieces changes little.
@@ -33,7 +33,7 @@ def train(
     tokens added later.
 
     Args:
-      documents: each a list of sentences; at most TRAINING_BYTES are read.
+      documents: each a list of sentences.
 
     Raises:
       ConfigError: when vocab_size has no room for the most common characters.
@@ -41,9 +41,9 @@ def train(
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     wordpiece.set_text_rules(tokenizer, config.lowercase)
     # The text is read twice. In memory it would take 460 MB besides the 690 MB of
-    # TensorFlow; in $TMPDIR it takes up to TRAINING_BYTES.
+    # TensorFlow.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
-        for document in base.text_sample(documents, TRAINING_BYTES):
+        for document in documents:
             text.writelines(_without_long(sentence) + "\n" for sentence in document)
         vocab = _pieces(tokenizer, text, config.vocab_size)
     unused = [f"[unused{i}]" for i in range(config.vocab_size - len(vocab))]

@@ -110,17 +110,6 @@ def test_copies_are_distinct_and_spread_over_all_shards(weighted):
     assert pairs.min() > len(train) / 16 / 3
 
 
-def test_each_source_has_its_own_weight(tmp_path):
-    sources = (f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
-    config = make_config(
-        tmp_path, sources=sources, source_weights=(2.0, 5.0), validation_fraction=0.0
-    )
-    documents = make_documents(20)
-    for source, weight in enumerate((2, 5)):
-        encoded, _ = encode(config, documents, source)
-        assert {len(entries) for entries in encoded} == {weight}
-
-
 def test_documents_without_a_token_are_counted(tmp_path):
     encoded, counts = encode(make_config(tmp_path), [[], [" "], ["w1", "\u200b"]])
     assert [len(entries) for entries in encoded] == [0, 0, 1]
@@ -248,13 +237,6 @@ def test_characters_are_composed(form):
     found, counts = clean(unicodedata.normalize(form, text))
     assert found == [text]
     assert counts == ({"lines_composed": 1} if form == "NFD" else {})
-
-
-@pytest.mark.parametrize("lines", [(), ("\x00\x01",), ("\u3000 \t",)])
-def test_documents_without_text_are_counted(lines):
-    found, counts = clean(*lines)
-    assert found == []
-    assert counts["documents_empty"] == 1
 
 
 @pytest.mark.parametrize("is_split", [False, True])

@@ -50,6 +50,7 @@ def names(groups):
 
 
 def test_a_changed_added_or_removed_file_renames_its_own_group(config, tmp_path):
+    """And the next one, if the file was the last of its group."""
     before = names(plan(config))
     os.utime(tmp_path / "20.txt", ns=(0, 1))
     after = names(plan(config))
@@ -63,7 +64,7 @@ def test_a_changed_added_or_removed_file_renames_its_own_group(config, tmp_path)
         change()
         after = names(plan(config))
         common = before.keys() & after.keys()
-        assert len({before[name] for name in common if before[name] != after[name]}) < 2
+        assert len({before[name] for name in common if before[name] != after[name]}) < 3
 
 
 def test_only_a_weighted_source_depends_on_the_held_out_share(config, tmp_path):

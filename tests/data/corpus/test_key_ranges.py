@@ -41,16 +41,6 @@ def test_keys_below_the_share_are_held_out(tmp_path):
             assert file.startswith("validation" if held_out else "train")
 
 
-def test_keys_of_copies_are_spread_over_the_training_keys(tmp_path):
-    data = make_config(tmp_path, num_shards=4).data
-    ranges = key_ranges.ranges(data, 1)
-    moved = [key_ranges.training_key(key, data) for key in keys(4000)]
-    counts = np.bincount([shard_of(ranges, key) for key in moved], minlength=5)
-    assert counts[0] == 0
-    assert abs(counts[1:] - 1000).max() < 150  # sd 27
-    assert len(set(moved)) == 4000
-
-
 @pytest.mark.parametrize(
     "fraction, num_tokens, expected",
     [(0.0, 10**12, 0), (0.2, 100, 1), (0.002, 134 * 10**9, 4), (0.002, 10**12, 30)],

@@ -138,15 +138,6 @@ def test_a_task_that_fails_ends_the_work(
             list(run_tasks(made, (task,), [0, 0]))
 
 
-def test_another_error_of_ray_is_one_line(monkeypatch):
-    def get(_):
-        raise ray.exceptions.OutOfDiskError("the disk of a node is full")
-
-    monkeypatch.setattr(ray_workers.ray, "get", get)
-    with pytest.raises(ConfigError, match="^Ray cannot run a task: .*disk"):
-        ray_workers._result(None)
-
-
 def test_a_cluster_with_a_token_needs_one(tmp_path):
     write_text(tmp_path / "documents.txt")
     arguments = [x for x in small_run(tmp_path) if x.startswith("--config")]

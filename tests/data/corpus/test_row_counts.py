@@ -81,11 +81,6 @@ def test_expected_rows_are_the_mean_of_passes(
     assert (1 - error - bias) * rows <= np.mean(passes) <= (1 + error) * rows
 
 
-def test_shards_have_different_keys():
-    first, second, same = (make_documents([50, 60], seed) for seed in (1, 2, 1))
-    assert row_counts._key(first) == row_counts._key(same) != row_counts._key(second)
-
-
 def test_errors_of_counts_differ_between_keys_and_are_small():
     documents = make_mix()
     rows = np.array(

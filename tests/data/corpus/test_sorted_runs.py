@@ -81,7 +81,6 @@ def test_the_header_has_the_counts_of_the_documents(run):
     assert header.num_tokens == sum(len(e.token_ids) // 2 for e in entries)
     assert header.counts["read"] == 104 and header.counts["lines_cut"] == 2
     assert header.counts["repeated"] == 3
-    assert header.num_with_text == 103
 
 
 def test_a_piece_holds_the_documents_of_a_key_range(run):

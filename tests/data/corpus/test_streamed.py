@@ -111,19 +111,6 @@ def test_held_out_documents_are_not_trained_on(source):
     assert len(train) > 100 and len(validation) > 20 and not train & validation
 
 
-def test_repeats_within_a_shard_are_dropped(tmp_path):
-    documents = make_documents(10)
-    write_jsonl(tmp_path / "1.jsonl", documents * 3)
-    config = make_config(
-        tmp_path,
-        sources=(f"jsonl:{tmp_path}/*.jsonl#text",),
-        stream=True,
-        num_shards=1,
-        num_streams=1,
-    )
-    assert sorted(all_text(make(config))) == sorted(documents)
-
-
 # ------------------------------------------------------------------------ processes
 
 

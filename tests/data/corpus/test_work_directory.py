@@ -1,17 +1,16 @@
 """Tests of bert_jax.data.corpus.work_directory."""
 
-import errno
 import functools
 import json
 import os
 import shutil
 
+import psutil
 import pytest
 
 from bert_jax import storage
-from bert_jax.data.corpus import file_systems, work_directory
+from bert_jax.data.corpus import work_directory
 from bert_jax.errors import ConfigError
-from bert_jax.storage import own_files as storage_files
 
 
 @pytest.fixture
@@ -112,29 +111,6 @@ def test_only_one_process_at_a_time(corpus_dir):
         assert own_files(work) == ["run-0"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_used_without_a_lock(
-    corpus_dir, monkeypatch, number
-):
-    def refuse(*args):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(storage_files.fcntl, "flock", refuse)
-    with work_directory.opened(corpus_dir) as work:
-        add(corpus_dir, work, {}, "run-0")
-    assert own_files(work) == ["run-0"]
-
-
-def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
-    def fail(*args):
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr(storage_files.fcntl, "flock", fail)
-    with pytest.raises(OSError, match="input/output error"):
-        with work_directory.opened(corpus_dir):
-            pass
-
-
 def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
     corpus_dir, monkeypatch
 ):
@@ -180,14 +156,14 @@ def test_an_error_keeps_finished_work(corpus_dir):
     assert SHARD in os.listdir(corpus_dir)
 
 
-def test_a_directory_that_cannot_be_made(tmp_path):
+def test_a_directory_that_cannot_be_made(corpus_dir, tmp_path):
     (tmp_path / "file").write_text("")
-    corpus_dir = str(tmp_path / "file" / "corpus")
-    with pytest.raises(
-        ConfigError, match="corpus_dir='.*/file/corpus' is not writable"
-    ):
-        with work_directory.opened(corpus_dir):
-            pass
+    path = str(tmp_path / "file" / "here")
+    for arguments, key in (((path,), "corpus_dir="), ((corpus_dir, path), "--scratch")):
+        with pytest.raises(ConfigError, match=f"{key}.*/file/here.* is not writable"):
+            with work_directory.opened(*arguments):
+                pass
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.fixture
@@ -256,7 +232,7 @@ def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
 
 @pytest.fixture
 def networked(monkeypatch):
-    monkeypatch.setattr(file_systems, "is_networked", lambda path: True)
+    monkeypatch.setattr(work_directory, "is_networked", lambda path: True)
 
 
 def test_the_scratch_directory_of_a_network_file_system_is_local(
@@ -285,14 +261,6 @@ def test_a_given_scratch_directory(corpus_dir, tmp_path, capsys):
     assert capsys.readouterr().out.count(f"scratch: {work} (") == 2
     work_directory.remove(corpus_dir, scratch_dir)
     assert os.listdir(scratch_dir) == [] and os.listdir(corpus_dir) == [SHARD]
-
-
-def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
-    (tmp_path / "file").write_text("")
-    message = "--scratch_dir=.*/file/here is not writable"
-    with pytest.raises(ConfigError, match=message):
-        with work_directory.opened(corpus_dir, str(tmp_path / "file" / "here")):
-            pass
 
 
 # ------------------------------------------------- directories that come from elsewhere
@@ -386,13 +354,6 @@ def test_a_private_directory_of_another_user_is_neither_used_nor_removed(
     assert own_files(private) == ["run-0"]
 
 
-def test_a_private_directory_that_others_can_write_to_is_not_used(private):
-    leave(URL, {}, "run-0")
-    os.chmod(private, 0o777)
-    refused(f"{private} can be written to by other users")
-    assert own_files(private) == ["run-0"]
-
-
 def test_a_private_directory_without_its_mark_is_not_used(private, precious):
     os.symlink(precious, private)
     refused(f"{private} is a link; remove it")
@@ -404,3 +365,51 @@ def test_a_private_directory_without_its_mark_is_not_used(private, precious):
         json.dump({"corpus": "/another/corpus", "id": "0"}, file)
     refused(f"{private} has other files than work on {URL}; remove it")
     assert sorted(os.listdir(private)) == ["thesis.txt", "work.json"]
+
+
+# ------------------------------------------------------------------- file systems
+
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw,relatime 0 0
+10.0.0.1@tcp:/fs /mnt/lustre lustre rw 0 0
+my-bucket /mnt/bucket fuse.gcsfuse rw,nosuid,user_id=0 0 0
+/dev/sdb /mnt/bucket/local ext4 rw 0 0
+server:/home /home nfs4 rw,vers=4.2 0 0
+sshfs /mnt/two\040words fuse rw 0 0
+fuse-overlayfs /var/lib fuse.fuse-overlayfs rw 0 0
+server:/a /twice nfs rw 0 0
+tmpfs /twice tmpfs rw 0 0
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("/", False),
+        ("/data/corpus", False),
+        ("/mnt/lustre", True),
+        ("/mnt/lustre/corpora/base", True),
+        ("/mnt/lustre2/corpora", False),
+        ("/mnt/bucket/corpus", True),
+        ("/mnt/bucket/local/corpus", False),
+        ("/home/user/corpus", True),
+        ("/mnt/two words/corpus", True),
+        ("/var/lib/corpus", False),
+        ("/twice/corpus", False),
+    ],
+)
+def test_network_and_fuse_mounts(tmp_path, monkeypatch, path, expected):
+    """psutil reads MOUNTS instead of the mounts of this machine."""
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "mounts").write_text(MOUNTS)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)
+    assert work_directory.is_networked(path) is expected
+
+
+def test_links_to_file_systems_are_followed(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to("/proc/self")
+    monkeypatch.setattr(work_directory, "_NETWORK", {"proc"})
+    assert work_directory.is_networked(str(tmp_path / "link" / "fd"))
+    assert not work_directory.is_networked(str(tmp_path))

@@ -1,7 +1,6 @@
 """Tests of bert_jax.data.tokenizers.sentencepiece."""
 
 import io
-import pickle
 import random
 
 import numpy as np
@@ -110,12 +109,6 @@ def test_continues_word_marks_the_pieces_inside_words(tokenizer):
         assert (~found[ids]).sum() == len(line.split())
 
 
-def test_pickled_tokenizer_is_equal_and_encodes(tokenizer):
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy == tokenizer and copy.digest == tokenizer.digest
-    assert encode(copy, LINES[0]) == encode(tokenizer, LINES[0])
-
-
 # --------------------------------------------------------------------- the export
 
 
@@ -164,12 +157,6 @@ def test_models_of_other_software_are_exported_unchanged(kind, options):
 
 
 # -------------------------------------------------------------------- read a file
-
-
-def test_reading_a_trained_model_returns_an_equal_tokenizer(tokenizer):
-    model = model_pb2.ModelProto.FromString(tokenizer.model)
-    config = make_config(KINDS[model.trainer_spec.model_type - 1])
-    assert sentencepiece_lib.read(tokenizer.content(), config, "m") == tokenizer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -300,56 +287,30 @@ def test_training_without_text_is_an_error(nothing):
         sentencepiece_lib.train(nothing, make_config(KINDS[0]))
 
 
-def without_pieces(model):
-    del model.pieces[:]
-
-
-def with_empty_piece(model):
-    model.pieces[9].piece = ""
-
-
-def with_nul(model):
-    model.pieces[9].piece = "a\0b"
-
-
-def with_a_huge_piece(model):
-    model.pieces[9].piece = "a" * 100_000
-
-
-def with_no_score(model):
-    model.pieces[9].score = float("nan")
-
-
-def with_two_unknown_pieces(model):
-    model.pieces[9].type = 2
-
-
-def with_a_corrupt_table(model):
-    table = model.normalizer_spec.precompiled_charsmap
-    model.normalizer_spec.precompiled_charsmap = b"\xff\xff\xff\x7f" + table[4:]
-
-
 @pytest.mark.parametrize(
-    ("corrupt", "message"),
+    ("field", "value", "message"),
     [
-        (without_pieces, "is not a SentencePiece model"),
-        (with_empty_piece, "piece 9 is empty, contains NUL or has over 1000 char"),
-        (with_nul, "piece 9 is empty, contains NUL or has over 1000 char"),
-        (with_a_huge_piece, "piece 9 is empty, contains NUL or has over 1000 char"),
-        (with_no_score, "piece 9 has the score nan"),
-        (with_two_unknown_pieces, "it has 2 unknown pieces"),
-        (with_a_corrupt_table, "its normalization table is corrupt"),
+        ("pieces", (), "is not a SentencePiece model"),
+        ("piece", "", "piece 9 is empty, contains NUL or has over 1000 char"),
+        ("piece", "a\0b", "piece 9 is empty, contains NUL or has over 1000 char"),
+        ("piece", "a" * 10**5, "piece 9 is empty, contains NUL or has over 1000 char"),
+        ("score", float("nan"), "piece 9 has the score nan"),
+        ("type", 2, "it has 2 unknown pieces"),
+        ("table", b"\xff\xff\xff\x7f", "its normalization table is corrupt"),
     ],
 )
 def test_a_crafted_model_never_reaches_the_library(
-    tokenizer, corrupt, message, monkeypatch
+    tokenizer, field, value, message, monkeypatch
 ):
-    def load(*args, **kwargs):
-        raise AssertionError("loaded")
-
-    monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", load)
+    monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", None)
     model = model_pb2.ModelProto.FromString(tokenizer.model)
-    corrupt(model)
+    spec = model.normalizer_spec
+    if field == "pieces":
+        del model.pieces[:]
+    elif field == "table":
+        spec.precompiled_charsmap = value + spec.precompiled_charsmap[4:]
+    else:
+        setattr(model.pieces[9], field, value)
     kind = KINDS[model.trainer_spec.model_type - 1]
     with pytest.raises(ConfigError, match=f"p.model.*{message}"):
         sentencepiece_lib.read(model.SerializeToString(), make_config(kind), "p.model")

@@ -11,10 +11,8 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import (
-    sentencepiece,
     tokenizers,
     wordpiece,
-    wordpiece_training,
 )
 from bert_jax.errors import ConfigError
 
@@ -63,13 +61,6 @@ def test_saved_tokenizer_is_read_back(trained, tmp_path):
     assert found == tokenizer and found.digest == tokenizer.digest
 
 
-def test_a_failed_save_leaves_no_file(trained, tmp_path):
-    (tmp_path / trained[1].FILE / "x").mkdir(parents=True)
-    with pytest.raises(Exception, match=trained[1].FILE):
-        trained[1].save(tmp_path)
-    assert os.listdir(tmp_path) == [trained[1].FILE]
-
-
 def test_read_from_a_directory_without_a_tokenizer(trained, tmp_path):
     config, tokenizer = trained
     with pytest.raises(ConfigError, match=f"{tokenizer.FILE} is missing; prepare"):
@@ -97,15 +88,6 @@ def test_load_a_missing_file(tmp_path, kind):
     config = make_config(kind, vocab_file=str(tmp_path / "none.txt"))
     with pytest.raises(ConfigError, match=r"vocab_file='.*none.txt' is not a file"):
         tokenizers.load(config)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_reads_at_most_training_bytes(kind, monkeypatch):
-    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 3000)
-    monkeypatch.setattr(sentencepiece, "TRAINING_BYTES", 3000)
-    endless = iter(documents() * 100)
-    tokenizers.train(endless, make_config(kind))
-    assert 3900 < len(list(endless)) < 3990
 
 
 def test_a_file_that_is_too_large_is_not_opened(tmp_path):

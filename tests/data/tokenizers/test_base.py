@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.tokenizers.offsets: ids and character offsets."""
+"""Tests of bert_jax.data.tokenizers.base: ids and character offsets."""
 
 import itertools
 import tracemalloc
@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.sources import embedded
-from bert_jax.data.tokenizers import offsets, tokenizers, wordpiece
+from bert_jax.data.tokenizers import base, tokenizers, wordpiece
 from tests.conftest import make_config
 
 HARD = [
@@ -52,7 +52,7 @@ def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
 def test_memory_does_not_grow_with_the_number_of_distinct_strings(
     monkeypatch, num_characters
 ):
-    monkeypatch.setattr(offsets, "MAX_CACHED", 50)
+    monkeypatch.setattr(base, "MAX_CACHED", 50)
     vocab = (*wordpiece.SPECIAL_TOKENS, *"0123456789", *(f"##{i}" for i in range(10)))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
     monkeypatch.setattr(wordpiece, "MAX_CACHED", 50)
