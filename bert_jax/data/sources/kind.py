@@ -54,7 +54,7 @@ class SourceKind(abc.ABC):
 
     name: ClassVar[str]  # before the colon of a spec
     form: ClassVar[str]  # syntax of a spec, for error messages
-    is_download: ClassVar[bool] = False  # the size of the text is unknown before
+    is_download: ClassVar[bool] = False  # its size is known only after a download
 
     def __init__(self, spec: str):
         """Parses a spec; raises ConfigError if it is malformed."""
