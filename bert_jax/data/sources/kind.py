@@ -47,9 +47,7 @@ class Found(NamedTuple):
 class SourceKind(abc.ABC):
     """A source of some kind, made from its spec.
 
-    Attributes:
-      argument: the spec without the kind.
-      format: the part of the spec that determines how a file is read.
+    `format` is the part of the spec that determines how a file is read.
     """
 
     name: ClassVar[str]  # before the colon of a spec
