@@ -1,7 +1,5 @@
 """The search for the largest batch, with a compiler whose memory is linear."""
 
-import dataclasses
-
 import pytest
 
 from bert_jax.preflight import compile as compile_lib
@@ -81,11 +79,3 @@ def test_the_batch_is_halved_if_all_guesses_are_too_large():
 def test_the_result_is_none_if_not_even_one_sequence_fits():
     compile_ = linear_compiler(10, fixed=2 * HBM)
     assert compile_lib.largest_batch(compile_(8), HBM, compile_) is None
-
-
-def test_with_batch_changes_only_one_phase():
-    config = make_config(phase={"global_batch_size": 64})
-    config = dataclasses.replace(config, phases=config.phases * 2)
-    other = compile_lib.with_batch(config, 1, 48)
-    assert other.phases[0] == config.phases[0]
-    assert other.phases[1].global_batch_size == 48

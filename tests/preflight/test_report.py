@@ -102,15 +102,3 @@ def test_collectives_of_a_kind_are_one_line(report):
     assert "all-gather               4.77 MiB per step in 4 calls, over 4 dev" in text
     assert "all-gather               2.86 MiB per step in 3 calls, over 8 dev" in text
     assert "send                     1.00 KiB per step in 1 calls, to another" in text
-
-
-def test_small_runs_are_reported_in_small_units(report):
-    phase, _ = report["phases"]
-    estimated = phase["estimated"]
-    estimated |= {"step_seconds": 12e-6, "hours": 2e-4, "cost": 0.01}
-    estimated["seconds"] = dict.fromkeys(estimated["seconds"], 1.5e-6)
-    report |= {"hours": 0.39, "cost": 0.0123}
-    text = report_lib.table(report)
-    assert "12.00 us" in text and "1.50 us" in text
-    assert "720.00 ms, cost 0.01" in text
-    assert "Whole schedule: 23.40 minutes, cost 0.01, an estimate" in text

@@ -23,14 +23,7 @@ _SPAN_SALT = np.uint32(0x85EBCA6B)  # makes span lengths independent of the posi
 
 @dataclasses.dataclass(frozen=True)
 class MaskRule:
-    """The masking parameters of a phase.
-
-    Attributes:
-      continues_word: bool[V], True for pieces that continue a word; None masks single
-        pieces instead of whole words.
-      ngram_max: maximum number of units in a span; a span has n units with a
-        probability proportional to 1 / n.
-    """
+    """The masking parameters of a phase."""
 
     max_predictions: int  # P
     num_to_predict: np.ndarray  # int64[T + 1], masked tokens of a pair, by its length
@@ -38,7 +31,9 @@ class MaskRule:
     replace_prob: float  # share of masked tokens that become [MASK]
     random_prob: float  # share of those that become a random token; others stay
     random_ids: np.ndarray  # int32, from which random tokens are drawn
+    # bool[V], True for pieces that continue a word; None masks single pieces.
     continues_word: np.ndarray | None
+    # Of units in a span; a span has n units with a probability proportional to 1 / n.
     ngram_max: int
 
     @classmethod

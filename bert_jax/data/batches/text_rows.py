@@ -34,16 +34,11 @@ def row_length(num_tokens: int, longest: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Concatenated tokens of texts, after the special tokens that row_layout.py needs.
+    """Concatenated tokens of texts, after the special tokens of row_layout.py."""
 
-    Attributes:
-      ids: int32 token ids.
-      starts, lengths: int64, index of the first token and number of tokens of a text.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
+    ids: np.ndarray  # int32
+    starts: np.ndarray  # int64, index of the first token of each text
+    lengths: np.ndarray  # int64, number of tokens of each text
 
 
 def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Tokens:
@@ -65,18 +60,12 @@ def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+    """Rows of [CLS] A [SEP] or [CLS] A [SEP] B [SEP], none longer than `length`."""
 
-    Attributes:
-      ids: int32, see `Tokens.ids`.
-      pairs_N4: int64, A start, A length, B start, B length; an A of length 0 is an
-        empty text. No row is longer than `length`.
-      length: T.
-    """
-
-    ids: np.ndarray
+    ids: np.ndarray  # int32, see `Tokens`
+    # int64, A start, A length, B start, B length; an A of length 0 is an empty text.
     pairs_N4: np.ndarray
-    length: int
+    length: int  # T
 
     def __len__(self) -> int:
         return len(self.pairs_N4)

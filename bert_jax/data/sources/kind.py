@@ -47,14 +47,12 @@ class Found(NamedTuple):
 class SourceKind(abc.ABC):
     """A source of some kind, made from its spec.
 
-    Attributes:
-      argument: the spec without the kind.
-      format: the part of the spec that determines how a file is read.
+    `format` is the part of the spec that determines how a file is read.
     """
 
     name: ClassVar[str]  # before the colon of a spec
     form: ClassVar[str]  # syntax of a spec, for error messages
-    is_download: ClassVar[bool] = False  # the size of the text is unknown before
+    is_download: ClassVar[bool] = False  # its size is known only after a download
 
     def __init__(self, spec: str):
         """Parses a spec; raises ConfigError if it is malformed."""

@@ -115,13 +115,15 @@ def split(
         is not UTF-8 and `invalid_utf8` is "error" or None.
     """
     number, pending, suspect = 1, "", False
+
+    def repaired(text: str) -> str:
+        return repair(text, where(name, number, first_byte), invalid_utf8, counts)
+
     for text in _decoded(chunks, name, invalid_utf8, counts, first_byte):
         suspect = suspect or not is_utf8(text)
         *whole, pending = (pending + text).split("\n")
         for line in whole:
-            if suspect:
-                place = where(name, number, first_byte)
-                line = repair(line, place, invalid_utf8, counts)
+            line = repaired(line) if suspect else line
             # A character has at most four bytes in UTF-8.
             if len(line) * 4 <= max_bytes:
                 yield number, line
@@ -130,16 +132,13 @@ def split(
                     yield number, piece
             number += 1
         if len(pending) > max_bytes:
-            if suspect:
-                place = where(name, number, first_byte)
-                pending = repair(pending, place, invalid_utf8, counts)
+            pending = repaired(pending) if suspect else pending
             *pieces, pending = cut(pending, max_bytes)
             for piece in pieces:
                 yield number, piece
         suspect = suspect and not is_utf8(pending)
     if pending:
-        place = where(name, number, first_byte)
-        for piece in cut(repair(pending, place, invalid_utf8, counts), max_bytes):
+        for piece in cut(repaired(pending), max_bytes):
             yield number, piece
 
 
