@@ -10,6 +10,7 @@ With --workdir, uses the config of that run and skips the batches that the run s
 """
 
 import rich.console
+import rich.text
 from absl import flags
 
 from bert_jax import cli, storage
@@ -20,8 +21,8 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import build
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
+from bert_jax.inspect_batch import page, text
 from bert_jax.inspect_batch import rows as rows_lib
-from bert_jax.inspect_batch import text as text_lib
 from bert_jax.loading import completion, initialize
 from bert_jax.phases import Skips
 from bert_jax.training import resume
@@ -49,15 +50,15 @@ def main() -> None:
     else:
         config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
         skips = ()
-    rows_lib.check_step(config, _STEP.value)  # fails before a corpus is prepared
+    rows_lib.find_step(config, _STEP.value)  # fails before a corpus is prepared
     html = _HTML.value and cli.output_file("html", _HTML.value)
     corpus = build.find_corpus(config, initialize.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
+    rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)
-    text = text_lib.as_text(step, step.rows[: _ROWS.value])
-    console.print(text)
+    console.print(text.as_text(step, rows))
     if html:
-        storage.write(str(html), text_lib.as_html(text).encode())
+        storage.write(str(html), page.page(step, rows).encode())
         console.print(f"\npage: {_HTML.value}")
 
 

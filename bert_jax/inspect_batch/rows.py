@@ -12,17 +12,27 @@ from bert_jax.data.batches import pipeline, provenance
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.phases import Skips, batch_of
+from bert_jax.phases import Skips, batch_of, phase_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """One token of a row."""
+    """One token of a row.
 
-    piece: str  # in the model's input
-    original: str  # before masking
-    part: str  # "special", "a" or "b"
-    mask: str  # "" if it is not predicted, else "masked", "random" or "kept"
+    Attributes:
+      piece: the token in the model's input.
+      original: the token before masking.
+      part: "special", "a" or "b".
+      mask: "" if the token is not predicted, else "masked" (replaced by [MASK]),
+        "random" (replaced by a random token) or "kept" (unchanged).
+      position: position in its pair, as in position_ids.
+    """
+
+    piece: str
+    original: str
+    part: str
+    mask: str
+    position: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,19 +90,28 @@ class Step:
         return self.tokenizer.huggingface()
 
 
-def check_step(config: ExperimentConfig, number: int) -> None:
-    """Raises ConfigError if the run has no step of this number, from 1."""
+def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
+    """Returns the phase index of a step and the step's index in that phase.
+
+    Args:
+      number: step number, from 1.
+
+    Raises:
+      ConfigError: if the run has no such step.
+    """
     if not 1 <= number <= config.num_steps:
         raise ConfigError(
             f"--step={number} is not a step of the run; give a step from 1 to"
             f" {config.num_steps}"
         )
+    return phase_of(config, number - 1)
 
 
 def read_step(
     corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int, skips: Skips = ()
 ) -> Step:
     """Reads the batch that `train` uses in step `number`, counted from 1."""
+    find_step(config, number)
     phase_index, batch_number = batch_of(config, number - 1, skips)
     batch = next(
         pipeline.batches(
@@ -136,35 +155,113 @@ def _row(
 
     T is token, P masked position, K pair of the row.
     """
-    is_used_P = arrays["masked_lm_weights"] > 0
-    positions = arrays["masked_lm_positions"][is_used_P].tolist()
-    masked_ids = arrays["masked_lm_ids"][is_used_P].tolist()
-    originals = dict(zip(positions, masked_ids, strict=True))
-    special = {vocab.index(tokenizers.CLS), vocab.index(tokenizers.SEP)}
-    tokens: list[list[Token]] = [[] for _ in origin.segments]
-    names = ("sequence_ids", "segment_ids", "input_ids")
-    columns = zip(*(arrays[name].tolist() for name in names), strict=True)
-    for position, (sequence, segment, token_id) in enumerate(columns):
-        if not sequence:
-            continue
-        original = originals.get(position, token_id)
-        is_masked = position in originals
-        is_special = original in special and not is_masked
-        part = "special" if is_special else "ab"[segment]
-        mask = _mask(vocab[token_id], vocab[original]) if is_masked else ""
-        token = Token(vocab[token_id], vocab[original], part, mask)
-        tokens[sequence - 1].append(token)
-    labels = arrays["next_sentence_labels"].tolist()
-    weights = arrays["next_sentence_weights"].tolist()
-    pairs = tuple(
-        Pair(tuple(tokens[k]), bool(labels[k]) if weights[k] else None, a, b)
-        for k, (a, b) in enumerate(origin.segments)
+    originals = dict(
+        zip(
+            arrays["masked_lm_positions"][arrays["masked_lm_weights"] > 0].tolist(),
+            arrays["masked_lm_ids"].tolist(),
+            strict=False,  # unused slots are last
+        )
     )
-    num_padding = int((arrays["sequence_ids"] == 0).sum())
+    special = {vocab.index(tokenizers.CLS), vocab.index(tokenizers.SEP)}
+    by_pair: list[list[Token]] = [[] for _ in origin.segments]
+    num_padding = 0
+    for index_in_row, (sequence, segment, position, token_id) in enumerate(
+        zip(
+            *(
+                arrays[name].tolist()
+                for name in ("sequence_ids", "segment_ids", "position_ids", "input_ids")
+            ),
+            strict=True,
+        )
+    ):
+        if not sequence:
+            num_padding += 1
+            continue
+        original = originals.get(index_in_row, token_id)
+        is_masked = index_in_row in originals
+        is_special = original in special and not is_masked
+        by_pair[sequence - 1].append(
+            Token(
+                piece=vocab[token_id],
+                original=vocab[original],
+                part="special" if is_special else "ab"[segment],
+                mask=_mask(vocab[token_id], vocab[original], is_masked),
+                position=position,
+            )
+        )
+    pairs = tuple(
+        Pair(
+            tokens=tuple(tokens),
+            is_random=bool(label) if weight else None,
+            a=a,
+            b=b,
+        )
+        for tokens, (a, b), label, weight in zip(
+            by_pair,
+            origin.segments,
+            arrays["next_sentence_labels"].tolist(),
+            arrays["next_sentence_weights"].tolist(),
+            strict=False,  # the arrays have room for more pairs than the row has
+        )
+    )
     return Row(index + 1, origin, pairs, num_padding)
 
 
-def _mask(piece: str, original: str) -> str:
+def _mask(piece: str, original: str, is_masked: bool) -> str:
+    if not is_masked:
+        return ""
     if piece == tokenizers.MASK:
         return "masked"
     return "kept" if piece == original else "random"
+
+
+# ------------------------------------------------------------- descriptions
+
+
+def summary(step: Step) -> list[str]:
+    """Returns a few lines that summarize the whole batch."""
+    pairs, masks = step.pairs, step.count_masks()
+    num_positions = len(step.rows) * step.sequence_length
+    num_padding = sum(row.num_padding for row in step.rows)
+    labels = [pair.is_random for pair in pairs if pair.is_random is not None]
+    num_masked = masks.total() - masks[""]
+    shares = ", ".join(
+        f"{masks[kind]:,} {words} ({masks[kind] / max(num_masked, 1):.0%})"
+        for kind, words in (
+            ("masked", "replaced by [MASK]"),
+            ("random", "by a random token"),
+            ("kept", "unchanged"),
+        )
+    )
+    next_sentences = ", no next sentence prediction"
+    if labels:
+        share = sum(labels) / len(labels)
+        next_sentences = (
+            f", {sum(labels):,} with random B ({share:.0%}); always giving the more"
+            f" frequent label has accuracy {max(share, 1 - share):.0%}"
+        )
+    return [
+        f"step {step.number:,} of {step.num_steps:,}, phases[{step.phase_index}]:"
+        f" {len(step.rows):,} rows of {step.sequence_length}"
+        f" tokens, {num_padding / num_positions:.1%} padding",
+        f"pairs: {len(pairs):,}{next_sentences}",
+        f"masks: {num_masked:,} of {masks.total():,} text tokens"
+        f" ({num_masked / masks.total():.0%}): {shares}",
+    ]
+
+
+def label_words(pair: Pair) -> str:
+    """Describes the target of next sentence prediction."""
+    if pair.is_random is None:
+        return "segment A only, no next sentence prediction"
+    if pair.is_random:
+        return "B is random, label 1 (NotNext)"
+    return "B follows A, label 0 (IsNext)"
+
+
+def excerpt_words(excerpt: provenance.Excerpt) -> str:
+    """Describes the position of an excerpt in its document."""
+    return (
+        f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
+        f" {excerpt.document_length:,} of document {excerpt.document + 1:,}"
+    )

@@ -2,14 +2,22 @@
 
 import re
 
-from tests.commands import run_well, small_run, write_text
+import pytest
+
+from tests.commands import run, run_well, small_run, write_text
 
 
-def test_shows_a_step_as_text_and_as_a_page(tmp_path):
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("inspected")
+    write_text(directory / "documents.txt")
+    return directory
+
+
+def test_shows_a_step_as_text_and_as_a_page(directory):
     """The command also prepares the corpus, as `train` does."""
-    write_text(tmp_path / "documents.txt")
-    html = tmp_path / "step.html"
-    arguments = [*small_run(tmp_path), "--step=7", "--rows=2", f"--html={html}"]
+    html = directory / "step.html"
+    arguments = [*small_run(directory), "--step=7", "--rows=2", f"--html={html}"]
     stdout = run_well("bert_jax.inspect_batch", *arguments)
     assert "step 7 of 60, phases[0]: 16 rows of 32 tokens" in stdout
     assert re.findall(r"^row (\d+) of 16", stdout, re.MULTILINE) == ["1", "2"]
@@ -17,4 +25,12 @@ def test_shows_a_step_as_text_and_as_a_page(tmp_path):
     assert "\x1b" not in stdout  # colours are for terminals
     assert stdout.rstrip().endswith(f"page: {html}")
     page = html.read_text()
-    assert "step 7 of 60" in page and len(re.findall(r"\brow \d of 16", page)) == 2
+    assert page.count("class='row'") == 2 and "Step 7" in page
+
+
+def test_an_invalid_step_is_a_one_line_error(directory):
+    result = run("bert_jax.inspect_batch", *small_run(directory), "--step=61")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    message = "--step=61 is not a step of the run; give a step from 1 to 60"
+    assert line.startswith("error: ") and message in line

@@ -1,0 +1,219 @@
+"""Renders rows of a step as a self-contained HTML page without scripts."""
+
+import html
+import itertools
+from collections.abc import Sequence
+
+from bert_jax.data.batches import provenance
+from bert_jax.inspect_batch import rows as rows_lib
+
+_MASK_WORDS = {
+    "masked": "replaced by [MASK]",
+    "random": "replaced by a random token",
+    "kept": "unchanged, but predicted",
+}
+
+_STYLE = """
+:root { --ink: #1c2430; --quiet: #66707f; --line: #d9dee6; --paper: #ffffff;
+  --card: #f6f8fb; --a: #d8e8fb; --b: #d9f2dd; --special: #e6e8ec; --pad: #f0f1f4;
+  --masked: #c62828; --random: #8e24aa; --kept: #b26a00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --quiet: #9aa4b2;
+  --line: #39414e; --paper: #14181f; --card: #1c222b; --a: #1f3a5c; --b: #1f4a2c;
+  --special: #333a46; --pad: #232932; --masked: #ff7b72; --random: #d59bf0;
+  --kept: #f0b35e; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1180px; padding: 28px 24px 60px; color: var(--ink);
+  background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 25px; margin: 0 0 4px; }
+h2 { font-size: 17px; margin: 0 0 8px; }
+p { margin: 4px 0; }
+.quiet { color: var(--quiet); }
+.stages { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px;
+  margin: 20px 0; }
+.stage, .row { background: var(--card); border: 1px solid var(--line);
+  border-radius: 8px; padding: 12px 14px; }
+.stage { font-size: 14px; }
+.stage b { display: block; font-size: 15px; }
+.row { margin: 16px 0; padding: 14px 16px; }
+.bar { display: flex; height: 8px; border-radius: 4px; overflow: hidden;
+  background: var(--pad); margin: 8px 0 12px; }
+.pair + .pair { border-top: 1px dashed var(--line); margin-top: 12px;
+  padding-top: 10px; }
+.label { font-weight: 600; }
+.source { font-size: 14px; margin: 2px 0; }
+.source .token { min-height: 0; margin: 0 3px 0 0; padding: 0 6px; }
+.source i { color: var(--quiet); }
+.tokens { margin-top: 8px; font: 14px/1.2 ui-monospace, monospace; }
+.token { display: inline-block; vertical-align: top; padding: 2px 5px; margin: 2px 1px;
+  border-radius: 4px; min-height: 37px; }
+.token small { display: block; font-size: 11.5px; color: var(--quiet); }
+.a { background: var(--a); } .b { background: var(--b); }
+.special { background: var(--special); color: var(--quiet); }
+.padding { background: var(--pad); color: var(--quiet); }
+.masked, .random, .kept { font-weight: 700; box-shadow: inset 0 0 0 2px currentColor; }
+.masked { color: var(--masked); } .random { color: var(--random); }
+.kept { color: var(--kept); }
+.token.masked small, .token.random small, .token.kept small { color: var(--ink);
+  font-weight: 400; }
+@media (max-width: 800px) { .stages { grid-template-columns: 1fr 1fr; } }
+"""
+
+
+def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
+    """Returns an HTML page that shows some rows of a step."""
+    title = f"Step {step.number:,}: model inputs and targets"
+    facts = "".join(f"<p>{html.escape(line)}</p>" for line in rows_lib.summary(step))
+    shown = (
+        f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
+        if len(rows) < len(step.rows)
+        else ""
+    )
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{title}</h1>{facts}{_stages(step)}{_legend(step)}{shown}"
+        + "\n".join(_row(step, row) for row in rows)
+        + "</body></html>\n"
+    )
+
+
+def _stages(step: rows_lib.Step) -> str:
+    """Explains how text is converted to rows."""
+    has_b = any(pair.b for pair in step.pairs)
+    packed = max(len(row.pairs) for row in step.rows) > 1
+    segments = (
+        "A chunk of sentences is split into two segments, A and B. Half of the time,"
+        " and whenever the chunk is one sentence, B is taken from another document, and"
+        " the sentences that it replaces are used for the next pair."
+        if has_b
+        else "Segment A consists of as many whole sentences of one document as fit."
+    )
+    rows = (
+        "Pairs that fit together share a row. Each has its own [CLS] and its own"
+        " positions, and attends only to itself."
+        if packed
+        else "Each has its own row: [CLS] A [SEP]"
+        f"{' B [SEP]' if has_b else ''}, then padding."
+    )
+    targets = (
+        "The model predicts the original of every framed token, and at [CLS] whether B"
+        " follows A."
+        if has_b
+        else "The model predicts the original of every framed token."
+    )
+    stages = (
+        (
+            "1. Documents",
+            "Shards hold whole documents as sentences of token ids. Each epoch visits"
+            " them in a new order and with new random choices.",
+        ),
+        ("2. Segments", segments),
+        ("3. Rows", rows),
+        (
+            "4. Masks",
+            "In each epoch, some tokens of every row are chosen at random. Most are"
+            " replaced by [MASK], some by a random token, and some are unchanged."
+            f" {targets}",
+        ),
+    )
+    return (
+        "<div class='stages'>"
+        + "".join(
+            f"<div class='stage'><b>{name}</b>{html.escape(words)}</div>"
+            for name, words in stages
+        )
+        + "</div>"
+    )
+
+
+def _legend(step: rows_lib.Step) -> str:
+    examples = (
+        _chip("a", "segment A"),
+        _chip("b", "segment B") if any(pair.b for pair in step.pairs) else "",
+        _chip("special", "[CLS]"),
+        _chip("masked", "[MASK]", "original"),
+        _chip("random", "random", "original"),
+        _chip("kept", "kept", "kept"),
+    )
+    return (
+        f"<p class='tokens'>{''.join(examples)}</p>"
+        "<p class='quiet'>Upper line: the model's input. Lower line, in framed tokens:"
+        " the target. Hover over a token to see its position.</p>"
+    )
+
+
+def _chip(kind: str, piece: str, below: str = "", title: str = "") -> str:
+    small = f"<small>{html.escape(below)}</small>" if below else ""
+    title = f" title='{html.escape(title, quote=True)}'" if title else ""
+    return f"<span class='token {kind}'{title}>{html.escape(piece)}{small}</span>"
+
+
+def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
+    origin = row.origin
+    pairs = "".join(
+        _pair(step, pair, number if len(row.pairs) > 1 else None)
+        for number, pair in enumerate(row.pairs, start=1)
+    )
+    padding = (
+        f"<div class='tokens'>{_chip('padding', f'[PAD] x {row.num_padding}')}</div>"
+        if row.num_padding
+        else ""
+    )
+    return (
+        f"<div class='row'><h2>Row {row.number} <span class='quiet'>of"
+        f" {len(step.rows)}: row {origin.row + 1:,} of epoch {origin.epoch + 1} of"
+        f" {html.escape(origin.shard)}</span></h2>{_bar(step, row)}{pairs}{padding}"
+        "</div>"
+    )
+
+
+def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
+    """Draws a bar of the row's segments, proportional to their lengths."""
+    parts = []
+    for pair in row.pairs:
+        for part, group in itertools.groupby(token.part for token in pair.tokens):
+            parts.append((part, len(list(group))))
+    return (
+        "<div class='bar'>"
+        + "".join(
+            f"<span class='{kind}' style='width:{100 * n / step.sequence_length:.2f}%'>"
+            "</span>"
+            for kind, n in parts
+        )
+        + "</div>"
+    )
+
+
+def _pair(step: rows_lib.Step, pair: rows_lib.Pair, number: int | None) -> str:
+    name = f"Pair {number}: " if number else ""
+    sources = "".join(
+        _source(step, letter, excerpt)
+        for letter, excerpt in (("A", pair.a), ("B", pair.b))
+        if excerpt is not None
+    )
+    tokens = "".join(_token(token) for token in pair.tokens)
+    label = html.escape(rows_lib.label_words(pair))
+    return (
+        f"<div class='pair'><p class='label'>{name}{label}</p>{sources}"
+        f"<div class='tokens'>{tokens}</div></div>"
+    )
+
+
+def _source(step: rows_lib.Step, letter: str, excerpt: provenance.Excerpt) -> str:
+    words = html.escape(rows_lib.excerpt_words(excerpt))
+    beginning = html.escape(step.beginning(excerpt))
+    chip = _chip(letter.lower(), letter)
+    return f"<p class='source'>{chip} {words}, which begins: <i>{beginning}</i></p>"
+
+
+def _token(token: rows_lib.Token) -> str:
+    position = f"position {token.position}"
+    if not token.mask:
+        return _chip(token.part, token.piece, title=position)
+    return _chip(
+        f"{token.part} {token.mask}",
+        token.piece,
+        token.original,
+        f"{position}: {token.original}, {_MASK_WORDS[token.mask]}",
+    )
