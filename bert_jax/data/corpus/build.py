@@ -297,7 +297,6 @@ def _tokenizer(
 def _run_settings(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, run_bytes: int
 ) -> dict[str, Any]:
-    """Returns the settings on which the content of runs depends."""
     without = *_SHARD_KEYS, *_DIGESTED_KEYS, "data.invalid_utf8"
     return _recipe(config, *without) | {
         "vocabulary": tokenizer.digest,
