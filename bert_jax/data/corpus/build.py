@@ -297,7 +297,6 @@ def _tokenizer(
 def _run_settings(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, run_bytes: int
 ) -> dict[str, Any]:
-    """Returns the settings on which the content of runs depends."""
     without = *_SHARD_KEYS, *_DIGESTED_KEYS, "data.invalid_utf8"
     return _recipe(config, *without) | {
         "vocabulary": tokenizer.digest,
@@ -320,7 +319,8 @@ def _check_plan(
     config: ExperimentConfig, plan: sorted_runs.ShardPlan, id_dtype: np.dtype
 ) -> None:
     """Raises ConfigError if there are too few documents, or too many for a shard."""
-    totals = dict(zip(plan.files, plan.totals().tolist(), strict=True))
+    of_shards = np.diff(plan.positions.sum(axis=0), axis=0).tolist()
+    totals = dict(zip(plan.files, of_shards, strict=True))
     sizes = {file: (total[0], total[3]) for file, total in totals.items()}
     writer.check_enough(config, plan.counts, sizes)
     largest = max(totals, key=lambda file: totals[file][2])
@@ -365,7 +365,8 @@ def _write_shards(
                 progress.add(1, found_done=True)
             else:
                 path = os.path.join(corpus_dir, file)
-                yield writer.ShardTask(path, plan.pieces(number), result)
+                pieces = plan.positions[:, number : number + 2]
+                yield writer.ShardTask(path, pieces, result)
 
     with Progress("writing", len(results), "shards") as progress:
         for _ in run(writer.ShardWriter, (plan.runs,), missing()):

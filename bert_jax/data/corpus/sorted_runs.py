@@ -231,14 +231,14 @@ def has_group(batches: set[str], group: str) -> bool:
     return name + LAST in batches
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardPlan:
+class ShardPlan(NamedTuple):
     """The shards of a corpus and the positions of their documents in the runs.
 
     Attributes:
       files: file names of the shards.
       runs: the runs.
-      positions: int64[runs, shards + 1, 4], see `positions`.
+      positions: int64[runs, shards + 1, 4], see `positions`. A document that is in
+        several runs counts once per run.
       counts: sum of the counts of all runs.
       batches: names of the batches of the runs.
     """
@@ -248,20 +248,6 @@ class ShardPlan:
     positions: np.ndarray
     counts: collections.Counter[str]
     batches: list[str]
-
-    def pieces(self, shard: int) -> np.ndarray:
-        """Returns the bounds of each run's piece of a shard, int64[runs, 2, 4]."""
-        return self.positions[:, shard : shard + 2]
-
-    def totals(self) -> np.ndarray:
-        """Returns the numbers of documents, sentences, tokens and further copies.
-
-        A document that is in several runs is counted once per run.
-
-        Returns:
-          int64[shards, 4].
-        """
-        return np.diff(self.positions.sum(axis=0), axis=0)
 
 
 def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPlan:

@@ -35,12 +35,6 @@ _FORMATS = {
 }
 
 
-def is_compressed(path: str) -> bool:
-    """Returns whether `lines.read` decompresses a file."""
-    with storage.Reader(path) as file:
-        return _decompressor(file.read(HEAD_BYTES), path) is not None
-
-
 def is_divisible(path: str) -> bool:
     """Returns whether `lines.read` accepts parts of a file.
 

@@ -124,9 +124,9 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(kind.encode() + self.content()).hexdigest()
 
     @property
-    @abc.abstractmethod
     def continues_word(self) -> np.ndarray:
         """bool[V], True for pieces that continue the word of the piece before them."""
+        return np.array([piece.startswith("##") for piece in self.vocab])
 
     def id(self, token: str) -> int:
         """Returns the id of a token; the last one if the vocabulary repeats it."""

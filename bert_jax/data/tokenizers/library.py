@@ -53,10 +53,6 @@ class LibraryTokenizer(base.Tokenizer):
 
     serialized: str = dataclasses.field(repr=False)
 
-    @property
-    def continues_word(self) -> np.ndarray:
-        return np.array([piece.startswith("##") for piece in self.vocab])
-
     @functools.cached_property
     def for_corpora(self) -> WordPiece | None:
         """The tokenizer that prepares corpora for the model, with the same pieces.

@@ -39,10 +39,6 @@ class WordPiece(base.Tokenizer):
 
     FILE: ClassVar[str] = "vocab.txt"
 
-    @property
-    def continues_word(self) -> np.ndarray:
-        return np.array([piece.startswith("##") for piece in self.vocab])
-
     def encoder(self) -> base.Encoder:
         return _Encoder(self)
 
