@@ -163,11 +163,13 @@ class Scorer:
         texts: Sequence[str],
         on_batch: Callable[[int], object] | None = None,
     ) -> Scores:
-        """Returns the scores of N texts; arguments and scores are those of all
-        processes.
+        """Returns the scores of N texts, the same in every process.
 
-        Masked rows are sorted by length before they are batched. `on_batch` is called
-        after each batch with the number of masked tokens in it.
+        Masked rows are sorted by length before they are batched.
+
+        Args:
+          texts: the same in every process.
+          on_batch: called after each batch with the number of masked tokens in it.
         """
         rows, num_truncated = self._rows(texts)
         lengths_N = rows.pairs_N4[:, 1]

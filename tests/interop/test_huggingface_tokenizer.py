@@ -49,6 +49,10 @@ def open_in(directory, lowercase=True):
     return opened.build(lowercase if opened.lowercase is None else opened.lowercase)
 
 
+def added(id_):
+    return {"added_tokens_decoder": {id_: {"content": "new"}}}
+
+
 def course_like():
     tokenizer = bert()
     steps = tokenizers.normalizers
@@ -185,61 +189,45 @@ def test_vocabulary_without_mask_gets_none(tmp_path):
 
 
 JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+ONE, OF_TEXT = {"tokenizer": bert()}, {"vocab": VOCAB}
+OTHER_LINES = {"vocab": (*VOCAB[:-2], "dog", "E1")}
 
 
 @pytest.mark.parametrize(
     "directory, message",
     [
+        (OF_TEXT | JAPANESE, "the tokenizer BertJapaneseTokenizer with mecab;"),
+        (ONE | JAPANESE, "BertJapaneseTokenizer with mecab; only"),
         (
-            {"vocab": VOCAB} | JAPANESE,
-            "the tokenizer BertJapaneseTokenizer with mecab;",
+            OF_TEXT | {"tokenizer_class": "RobertaTokenizerFast"},
+            "RobertaTokenizerFast;",
         ),
-        ({"tokenizer": bert()} | JAPANESE, "BertJapaneseTokenizer with mecab; only"),
+        (OF_TEXT | OF_FILE, "PreTrainedTokenizerFast with a tokenizer.json"),
+        (OF_TEXT | {"do_basic_tokenize": False}, "do_basic_tokenize=False"),
+        (OF_TEXT | {"never_split": ["cat"]}, "never_split="),
+        (OF_TEXT | {"cls_token": "<s>"}, "cls_token='<s>'; only"),
+        (OF_TEXT | {"mask_token": {"content": "<m>"}}, "mask_token=.*<m>.*; only"),
+        (OF_TEXT | {"do_lower_case": "yes"}, "do_lower_case='yes'; download"),
         (
-            {"vocab": VOCAB, "tokenizer_class": "RobertaTokenizerFast"},
-            "the tokenizer RobertaTokenizerFast; only BertTokenizer, and",
+            OF_TEXT | {"model_input_names": ["input_ids"]},
+            "=.*token_type_ids are not su",
         ),
-        ({"vocab": VOCAB} | OF_FILE, "PreTrainedTokenizerFast with a tokenizer.json"),
-        ({"vocab": VOCAB, "do_basic_tokenize": False}, "do_basic_tokenize=False"),
-        ({"vocab": VOCAB, "never_split": ["cat"]}, "never_split="),
-        ({"vocab": VOCAB, "cls_token": "<s>"}, "cls_token='<s>'; only"),
-        (
-            {"vocab": VOCAB, "mask_token": {"content": "<mask>"}},
-            "mask_token=.*<mask>.*; only",
-        ),
-        ({"vocab": VOCAB, "do_lower_case": "yes"}, "do_lower_case='yes'; download"),
-        (
-            {"vocab": VOCAB, "model_input_names": ["input_ids"]},
-            "model_input_names=.*token_type_ids are not supported",
-        ),
-        ({"vocab": VOCAB, "model_input_names": 3}, "model_input_names=3; models"),
-        ({"vocab": VOCAB, "strip_accents": 1}, "strip_accents=1; download it again"),
-        (
-            {"tokenizer": course_like(), "do_lower_case": True} | OF_BERT,
-            "tokenizer.json has other rules than BertTokenizer",
-        ),
+        (OF_TEXT | {"model_input_names": 3}, "model_input_names=3; models"),
+        (OF_TEXT | {"strip_accents": 1}, "strip_accents=1; download it again"),
+        ({"tokenizer": course_like()} | OF_BERT, "other rules than BertTokenizer"),
         ({"tokenizer": short_words()} | OF_BERT, "other rules than BertTokenizer"),
         ({"tokenizer": bpe()}, "other rules than BertTokenizer"),
-        (
-            {"tokenizer": bert(lowercase=False)},
-            "other rules than BertTokenizer with do_lower_case=True",
-        ),
+        ({"tokenizer": bert(lowercase=False)}, "BertTokenizer with do_lower_case=True"),
         (
             {"tokenizer": course_like(), "do_lower_case": False} | OF_FILE,
             "do_lower_case=False, but the normalizer of tokenizer.json has True",
         ),
+        (ONE | OTHER_LINES | OF_FILE, "has 'dog', whose id in tokenizer.json is None;"),
         (
-            {"tokenizer": bert(), "vocab": (*VOCAB[:-2], "dog", "E1")} | OF_FILE,
-            "vocab.txt:.* has 'dog', whose id in tokenizer.json is None; delete",
-        ),
-        (
-            {"vocab": VOCAB, "added_tokens_decoder": {"7": {"content": "new"}}},
+            OF_TEXT | added("7"),
             "the added token 'new' has the id 7 .*; correct the file",
         ),
-        (
-            {"vocab": VOCAB, "added_tokens_decoder": {"x": {"content": "new"}}},
-            "added tokens are corrupt",
-        ),
+        (OF_TEXT | added("x"), "added tokens are corrupt"),
     ],
 )
 def test_unsupported_tokenizer_is_refused(directory, message, tmp_path):

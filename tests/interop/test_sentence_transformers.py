@@ -150,41 +150,26 @@ def test_max_length_is_that_of_sentence_transformers(directory):
         model_lib.read_encoder(str(directory))
 
 
+POOLING = "1_Pooling/config.json"
+NOT_PLAIN = "does not define plain mean pooling"
+TRANSFORMER = {"type": "a.Transformer", "path": ""}
+OUTSIDE = [TRANSFORMER, {"type": "a.Pooling", "path": "../elsewhere"}]
+
+
 @pytest.mark.parametrize(
-    "file, text, message",
+    "file, content, message",
     [
-        (
-            "1_Pooling/config.json",
-            '{"pooling_mode": "cls"}',
-            "does not define plain mean pooling",
-        ),
-        (
-            "1_Pooling/config.json",
-            '{"pooling_mode_max_tokens": 1}',
-            "does not define plain mean pooling",
-        ),
-        ("1_Pooling/config.json", "[]", "is not a JSON object"),
-        ("modules.json", "{", "modules.json is corrupt"),
-        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is corrupt"),
-        (
-            "modules.json",
-            '[{"type": "a.Transformer", "path": ""}]',
-            "does not define plain mean pooling",
-        ),
-        (
-            "modules.json",
-            json.dumps(
-                [
-                    {"type": "a.Transformer", "path": ""},
-                    {"type": "a.Pooling", "path": "../elsewhere"},
-                ]
-            ),
-            "points outside of its directory",
-        ),
+        (POOLING, {"pooling_mode": "cls"}, NOT_PLAIN),
+        (POOLING, {"pooling_mode_max_tokens": 1}, NOT_PLAIN),
+        (POOLING, [], "is not a JSON object"),
+        ("modules.json", 3, "modules.json is corrupt"),
+        ("modules.json", [{"type": "a.Transformer"}], "modules.json is corrupt"),
+        ("modules.json", [TRANSFORMER], NOT_PLAIN),
+        ("modules.json", OUTSIDE, "points outside of its directory"),
     ],
 )
-def test_other_embeddings_are_rejected(directory, file, text, message):
-    (directory / file).write_text(text)
+def test_other_embeddings_are_rejected(directory, file, content, message):
+    (directory / file).write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=message):
         sentence_transformers.is_dual_encoder(directory)
 
