@@ -36,7 +36,12 @@ from bert_jax.training import evaluation
 def main() -> None:
     given = _PROBES.value
     chosen = None if given is None else probes.read(given, "--probes")
-    run = open_initial() if _CONFIG.value else open_checkpoint()
+    if _CONFIG.value:
+        run = open_initial()
+    else:
+        (workdir,) = cli.require("workdir")
+        workdir = cli.directory("workdir", workdir)
+        run = run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
     if chosen is None:
         key = "config.eval.probes of the run (--probes overrides it)"
         chosen = probes.read(run.config.eval.probes, key)
@@ -67,12 +72,6 @@ def main() -> None:
     target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
     result |= probes.Probes(chosen, target)(run.params)
     print(json.dumps(result))
-
-
-def open_checkpoint() -> OpenedRun:
-    (workdir,) = cli.require("workdir")
-    workdir = cli.directory("workdir", workdir)
-    return run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
 
 
 def open_initial() -> OpenedRun:

@@ -87,19 +87,6 @@ def schedule_notes(config: ExperimentConfig) -> list[str]:
     ]
 
 
-def reset_moments(opt_state: Any, when: jax.Array) -> Any:
-    """Resets the moments and the count of their bias correction if `when` (bool[]).
-
-    The step count of the learning-rate schedule is kept.
-    """
-    is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
-    return jax.tree.map(
-        lambda x: x if is_schedule(x) else jnp.where(when, jnp.zeros_like(x), x),
-        opt_state,
-        is_leaf=is_schedule,
-    )
-
-
 def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     peak, warmup_steps = config.learning_rate, config.warmup_steps
     if config.schedule == "linear":

@@ -18,7 +18,7 @@ from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from bert_jax.model.dropout import DropoutKey, row_indices
-from bert_jax.training import losses, optimizer
+from bert_jax.training import losses
 from bert_jax.training.losses import Batch, Metrics
 
 
@@ -231,11 +231,19 @@ def apply_gradients(
 
 
 def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainState:
-    """Resets the moments if the step is the first one of a phase after phase 0."""
+    """Resets the moments and their count at the first step of phases 1, 2, ...
+
+    The count is that of the bias correction; the schedule keeps its own.
+    """
+    is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
     with jax.named_scope("optimizer"):
         starts = jnp.array(phases.phase_starts(config)[1:], jnp.int32)
         begins = jnp.any(state.step == starts)
-        opt_state = optimizer.reset_moments(state.opt_state, begins)
+        opt_state = jax.tree.map(
+            lambda x: x if is_schedule(x) else jnp.where(begins, jnp.zeros_like(x), x),
+            state.opt_state,
+            is_leaf=is_schedule,
+        )
     return dataclasses.replace(state, opt_state=opt_state)
 
 
