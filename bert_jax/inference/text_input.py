@@ -3,6 +3,7 @@
 import collections
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bert_jax.data.sources import formats, lines
@@ -15,22 +16,24 @@ MAX_LINE_BYTES = 2**30  # large enough that no line is split
 
 
 def read(path: str) -> Iterator[str]:
-    """Yields the lines of a file, or of standard input for "-"."""
+    """Yields the lines of a file or a pipe, or of standard input for "-"."""
     counts: collections.Counter[str] = collections.Counter()
-    if path == "-":
-        limits = MAX_LINE_BYTES, None, counts
-        numbered = lines.split(_standard_input(), "/dev/stdin", *limits)
+    limits = MAX_LINE_BYTES, None, counts
+    path = "/dev/stdin" if path == "-" else path
+    if path == "/dev/stdin":
+        numbered = lines.split(_chunks(sys.stdin.buffer), path, *limits)
+    elif Path(path).is_fifo():  # as of <(command) in a shell
+        numbered = lines.split(_chunks(open(path, "rb")), path, *limits)
     else:
-        numbered = lines.read(path, MAX_LINE_BYTES, None, counts)
+        numbered = lines.read(path, *limits)
     for _, line in numbered:
         yield line
 
 
-def _standard_input() -> Iterator[bytes]:
-    """Yields the bytes of standard input when they arrive."""
-    buffer: Any = sys.stdin.buffer  # a BinaryIO, which need not have read1, by its type
-    yield buffer.read(formats.HEAD_BYTES)
-    while chunk := buffer.read1(lines.CHUNK_BYTES):
+def _chunks(pipe: Any) -> Iterator[bytes]:
+    """Yields the bytes of a pipe, a BufferedReader, when they arrive."""
+    yield pipe.read(formats.HEAD_BYTES)
+    while chunk := pipe.read1(lines.CHUNK_BYTES):
         yield chunk
 
 

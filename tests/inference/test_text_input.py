@@ -1,6 +1,8 @@
 """Lines are read unchanged from a file or standard input."""
 
 import io
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,10 +22,15 @@ def test_a_file_and_standard_input_have_the_same_lines(
     monkeypatch, tmp_path, end, mark
 ):
     content = (mark + end.join([*LINES, "w8" * 5000, "w9"])).encode()
-    give(monkeypatch, content)
+    for name in ("-", "/dev/stdin"):
+        give(monkeypatch, content)
+        found = list(text_input.read(name))
+        assert found == [*LINES, "w8" * 5000, "w9"]
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe").write_bytes, content)
+        assert list(text_input.read(str(tmp_path / "pipe"))) == found
     (tmp_path / "lines.txt").write_bytes(content)
-    found = list(text_input.read("-"))
-    assert found == [*LINES, "w8" * 5000, "w9"]
     assert list(text_input.read(str(tmp_path / "lines.txt"))) == found
 
 

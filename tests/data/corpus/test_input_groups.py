@@ -123,7 +123,9 @@ def test_an_error_of_a_divided_parquet_file_is_reported_once(parquet_config):
     other = (parquet_config.data.sources[0].replace("#text", "#body"),)
     config = changed(parquet_config, "data", sources=other)
     groups = plan(config, 500)
-    with pytest.raises(ConfigError, match="^3 lines or files .*a.parquet has no column"):
+    with pytest.raises(
+        ConfigError, match="^3 lines or files .*a.parquet has no column"
+    ):
         read_all(groups, config)
 
 
