@@ -155,6 +155,12 @@ def test_the_readme_of_a_release_has_addresses(tmp_path):
     assert not [link for link in links if not link.startswith("https://")]
 
 
+def test_tests_named_in_ci_exist():
+    names = re.findall(r"\stests/\S+\.py", (ROOT / ".ci/run").read_text())
+    assert names
+    subprocess.run(["bash", "-c", f"ls {' '.join(names)}"], cwd=ROOT, check=True)
+
+
 def test_pages_named_in_code_exist():
     """In errors, docstrings, comments and notebooks."""
     folders = ("bert_jax", "benchmarks", "docs", "launch", "notebooks", "tests")
