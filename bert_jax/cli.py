@@ -110,8 +110,10 @@ def run(
             stopping.stop_after(error)
             raise
         own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-        given = {flag.name: flag.value for flag in own if flag.name != "config"}
-        message = overrides.with_key(message, given, _config)
+        values = {f"--{flag.name}": flag.value for flag in own}
+        keys = overrides.values_of(_config) if _config else {}
+        values |= {f"config.{key}": value for key, value in keys.items()}
+        message = overrides.with_key(message, values)
         fail(message, getattr(error, "exit_code", EXIT_USAGE))
 
 
@@ -355,7 +357,8 @@ def output_file(flag: str, path: str, source: str = "") -> Path:
             pass
     except OSError as error:
         raise ConfigError(
-            f"--{flag}={path} cannot be written ({error.strerror}); give another file"
+            f"--{flag}={path} cannot be written ({error.strerror}); create its"
+            " directory, or give another file"
         ) from None
     return found
 

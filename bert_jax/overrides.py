@@ -75,23 +75,26 @@ def unknown_flag(
     return f"--{name} is not a flag; {remedy}"
 
 
-def with_key(
-    message: str, flags: dict[str, Any], config: ml_collections.ConfigDict | None
-) -> str:
-    """Puts the flag or key that names a path before a message that begins with it."""
-    keys = values_of(config) if config else {}
-    for name, value in (
-        flags | {f"config.{key}": v for key, v in keys.items()}
-    ).items():
+def with_key(message: str, values: dict[str, Any]) -> str:
+    """Begins a message about a file with the flag or key that names the file.
+
+    Args:
+      values: the values of flags and keys by name.
+    """
+    for name, value in values.items():
         for spec in value if isinstance(value, tuple) else (value,):
-            # A path, or KIND:PATH, of which messages name the path alone.
-            for path in (
-                {spec, spec.rpartition(":")[2]} if isinstance(spec, str) else ()
-            ):
-                if path and re.match(rf"{re.escape(path.rstrip('/'))}[ :/,]", message):
-                    prefix = "" if name.startswith("config.") else "--"
-                    return f"{prefix}{name}={spec}: {message}"
+            if isinstance(spec, str) and _begins_with_path(message, spec):
+                return f"{name}={spec}: {message}"
     return message
+
+
+def _begins_with_path(message: str, spec: str) -> bool:
+    """Returns whether a message begins with the path of PATH or KIND:PATH."""
+    paths = (path.rstrip("/") for path in (spec, spec.rpartition(":")[2]))
+    return any(
+        re.search("[./]", path) and re.match(rf"{re.escape(path)}[ :/,]", message)
+        for path in paths
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

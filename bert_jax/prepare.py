@@ -40,7 +40,7 @@ def main() -> None:
             config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value or None
         )
     except KeyboardInterrupt:
-        print("completed work is kept; rerun the command to resume", file=sys.stderr)
+        print("rerun the command to resume", file=sys.stderr)
         raise
     except BrokenProcessPool:
         raise ConfigError(

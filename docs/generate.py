@@ -45,10 +45,6 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
-# The README has addresses instead of relative links, because PyPI shows it too.
-REPOSITORY = re.compile(
-    r"\]\(https://(github|raw\.githubusercontent)\.com/bert-jax/bert_jax/(blob/)?main/"
-)
 # Pages of the site without a table of contents beside them.
 WIDE = ("performance.md", "evidence.md", "faithfulness.md")
 
@@ -58,8 +54,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for uri, path in PAGES.items():
-        text = REPOSITORY.sub("](", (ROOT / path).read_text())
-        text = re.sub(r"\]\((\.\./)+", "](", text)
+        text = re.sub(r"\]\((\.\./)+", "](", (ROOT / path).read_text())
         for page, file in PAGES.items():
             text = text.replace(f"]({file}", f"]({page}")
         # Links to files that are no pages become file names.

@@ -116,23 +116,24 @@ def test_an_invalid_value_is_answered_with_the_type(argument, reason):
 @pytest.mark.parametrize(
     ("message", "prefix"),
     [
-        ("own/train.csv cannot be read", "config.data.train=own/train.csv"),
+        ("own/train.csv cannot be read", "config.data.train=csv:own/train.csv"),
         ("a/in.txt: Not a directory", "--input=a/in.txt"),
         ("runs/a/config.json: Not a directory", "--workdir=runs/a/"),
+        ("b.jsonl:7 is not JSON", "config.data.sources=jsonl#text:b.jsonl"),
         ("own/train.csv.gz cannot be read", ""),
-        ("the vocabulary has no [MASK]", ""),
+        ("text is missing", ""),
+        ("/x: Not a directory", ""),
     ],
 )
 def test_a_message_that_begins_with_a_path_names_its_key(message, prefix):
-    config = glue.get_config("sst2")
-    config.data.train = "own/train.csv"
-    flags = {"input": "a/in.txt", "workdir": "runs/a/", "steps": 3, "output": None}
-    found = overrides.with_key(message, flags, config)
+    values = {
+        "--input": "a/in.txt",
+        "--workdir": "runs/a/",
+        "--output": None,
+        "config.data.train": "csv:own/train.csv",
+        "config.data.sources": ("text:a/*.txt", "jsonl#text:b.jsonl"),
+        "config.data.corpus_dir": "/",
+        "config.task.kind": "text",
+    }
+    found = overrides.with_key(message, values)
     assert found == (f"{prefix}: {message}" if prefix else message)
-
-
-def test_a_file_of_several_is_named_by_its_item():
-    config = tiny.get_config()
-    config.data.sources = ("text:a/*.txt", "jsonl#text:b.jsonl")
-    found = overrides.with_key("b.jsonl:7 is not JSON", {}, config)
-    assert found == "config.data.sources=jsonl#text:b.jsonl: b.jsonl:7 is not JSON"

@@ -242,7 +242,9 @@ class Checkpoints:
         try:
             return read(meta)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._corrupt(step, f"its meta has no {error}") from None
+            raise self._corrupt(
+                step, f"its meta is not as expected ({error!r})"
+            ) from None
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Any:
         try:
