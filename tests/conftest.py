@@ -19,14 +19,15 @@ if os.environ.get("COMPILE") != "full":
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones refuse it
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # All processes of a test run, including those that tests start, share an empty home
-# directory and one compilation cache, which does not affect results. They find the
-# packages of this clone from any directory.
+# directory, a directory of temporary files and one compilation cache, which does not
+# affect results. They find the packages of this clone from any directory.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     libraries = ("HF_", "KERAS_", "MLFLOW_", "TFDS_", "TRACKIO_", "WANDB_", "XDG_")
     for name in [name for name in os.environ if name.startswith(libraries)]:
         os.environ.pop(name)
     _home = tempfile.TemporaryDirectory(prefix="bert_jax-home-")
     os.environ["HOME"] = _home.name
+    os.environ["TMPDIR"] = tempfile.mkdtemp(dir=_home.name)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{_home.name}/compiled"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
     root, given = str(pathlib.Path(__file__).parent.parent), os.getenv("PYTHONPATH")
