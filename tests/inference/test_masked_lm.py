@@ -117,6 +117,13 @@ def test_bfloat16_changes_scores_little(directory):
     assert not np.array_equal(found, exact)
 
 
+def test_int8_weights_change_scores_little(directory):
+    model = load(directory)
+    exact, found = model.score(TEXTS), model.quantized().score(TEXTS)
+    np.testing.assert_allclose(found.values, exact.values, rtol=0.03, atol=0.05)
+    assert not np.array_equal(found.values, exact.values)
+
+
 def test_invalid_texts_are_errors(directory):
     with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
         load(directory, batch_size=0)
