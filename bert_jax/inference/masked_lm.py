@@ -156,7 +156,7 @@ class Scorer:
         self._mask_id = tokenizer.id(MASK)
         self._max_length, self._mesh = max_length, mesh
         self._part = mesh_lib.host_part(mesh, jax.process_index())
-        self._forward = functools.partial(_forward, graphdef, dtype)
+        self._forward = jax.jit(functools.partial(_forward, graphdef, dtype))
 
     def __call__(
         self,
@@ -216,7 +216,6 @@ def _positions(lengths_N: np.ndarray) -> np.ndarray:
     return np.arange(lengths_N.sum()) - np.repeat(starts_N, lengths_N) + 1
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
 ) -> jax.Array:

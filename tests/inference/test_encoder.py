@@ -1,6 +1,8 @@
 """The API for features: results equal those of transformers, and errors are clear."""
 
 import dataclasses
+import gc
+import weakref
 
 import jax
 import numpy as np
@@ -164,6 +166,15 @@ def test_texts_and_tokens_are_counted_over_all_calls(directory):
     assert model.num_truncated == 4  # two texts in each call
     tokens = model.features(TEXTS, pooling="none")
     assert model.num_tokens == 3 * sum(len(features.ids) for features in tokens)
+
+
+def test_programs_are_released_with_their_model(directory):
+    model = load(directory)
+    model.features(TEXTS[:1])
+    program = weakref.ref(model._forward.__wrapped__)  # what jit's caches refer to
+    del model
+    gc.collect()
+    assert program() is None
 
 
 @pytest.mark.slow

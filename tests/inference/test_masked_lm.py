@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax import inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import masked_lm
 from bert_jax.interop import huggingface_write
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config, use_mesh
@@ -146,12 +145,13 @@ def test_each_row_has_one_mask_in_place_of_its_token(directory, monkeypatch):
     texts = ["w1 w2", "w3", "", " ".join(["w4"] * 40), "w5 w6 w7"]
     seen = []
 
-    def forward(graphdef, dtype, params, batch):
+    def forward(params, batch):
         seen.append({name: np.asarray(rows) for name, rows in batch.items()})
         return -batch["masked_lm_ids"][:, 0].astype(jnp.float32)
 
-    monkeypatch.setattr(masked_lm, "_forward", forward)
-    scores = load(directory, batch_size=5).score(texts)
+    model = load(directory, batch_size=5)
+    monkeypatch.setattr(model._scorer, "_forward", forward)
+    scores = model.score(texts)
     ids = [[TOKENIZER.id(word) for word in text.split()][:30] for text in texts]
     assert scores.values.tolist() == [-sum(text) for text in ids]
     assert [batch["input_ids"].shape for batch in seen] == [(5, 16)] + [(5, 32)] * 7
