@@ -91,6 +91,7 @@ def load(
       ConfigError: if there is no model, a file is corrupt, an option is out of range,
         or the devices cannot be opened.
     """
+    base.check_options(batch_size, compute_dtype, weights)
     with jax.set_mesh(base.current_mesh()):
         return TextEncoder(
             model_lib.read_encoder(os.fspath(path), lowercase, "model"),

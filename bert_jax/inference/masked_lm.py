@@ -70,6 +70,7 @@ def load_masked_lm(
       ConfigError: if there is no such model, a file is corrupt, an option is out of
         range, or the devices cannot be opened.
     """
+    base.check_options(batch_size, compute_dtype, "float32")
     with jax.set_mesh(base.current_mesh()):
         return MaskedLM(
             model_lib.read_masked_lm(os.fspath(path), lowercase, "model"),

@@ -43,9 +43,6 @@ class Model:
         weights: str = "float32",
     ):
         """Places a model; see `inference.load` for the options."""
-        check_choice("weights", weights, WEIGHTS)
-        check_choice("compute_dtype", compute_dtype, DTYPES)
-        check_positive("batch_size", batch_size)
         self.max_length = model.max_length if max_length is None else max_length
         positions = model.config.max_position_embeddings
         if not MIN_LENGTH <= self.max_length <= positions:
@@ -91,6 +88,13 @@ def as_parts(texts: Sequence[Text]) -> list[Parts]:
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list of texts, not the string {texts[:60]!r}")
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+
+
+def check_options(batch_size: int, compute_dtype: str, weights: str) -> None:
+    """Checks the options that need no model, before one is read."""
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("compute_dtype", compute_dtype, DTYPES)
+    check_positive("batch_size", batch_size)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -124,8 +124,6 @@ def test_int8_weights_change_scores_little(directory):
 
 
 def test_invalid_texts_are_errors(directory):
-    with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
-        load(directory, batch_size=0)
     with pytest.raises(TypeError, match="not the string 'w1'"):
         load(directory).score("w1")
     with pytest.raises(TypeError, match="texts must be strings, not \\('w1', 'w2'\\)"):
