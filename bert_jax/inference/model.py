@@ -20,6 +20,7 @@ Text = str | tuple[str, ...]
 Parts = tuple[str, ...]  # the texts of one input
 DTYPES = ("float32", "bfloat16")
 WEIGHTS = ("float32", "int8")
+COUNTS = ("num_tokens", "num_truncated", "num_cut_words")  # those that a model has
 MIN_LENGTH = 5  # a pair has at least this many tokens: [CLS] x [SEP] y [SEP]
 
 
@@ -65,8 +66,9 @@ class Model:
         return int8.num_bytes(self._params)
 
     def quantized(self) -> Self:
-        """Returns a copy of the model with int8 weights."""
+        """Returns a copy of the model with int8 weights, whose counts start at 0."""
         small = copy.copy(self)
+        vars(small).update({name: 0 for name in COUNTS if hasattr(self, name)})
         with jax.set_mesh(self._mesh):
             small._params = int8.quantize(self._params)
         return small
