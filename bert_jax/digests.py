@@ -39,7 +39,9 @@ def write_sums(
 
 
 def verify(
-    directory: str | os.PathLike[str], is_excluded: Callable[[str], bool] | None = None
+    directory: str | os.PathLike[str],
+    is_excluded: Callable[[str], bool] | None = None,
+    sums: str | None = None,
 ) -> list[str]:
     """Verifies the files of a directory; returns a description of each problem.
 
@@ -47,17 +49,19 @@ def verify(
       directory: a directory with SHA256SUMS.
       is_excluded: as in `write_sums`; any other file or link without a digest is a
         problem. None accepts additional files.
+      sums: the content of SHA256SUMS; None reads it.
     """
     directory = os.fspath(directory)
     found = set(storage.files(directory))
     if SUMS_FILE not in found:
         return [f"{SUMS_FILE} is missing"]
     try:
-        text = storage.read(f"{directory}/{SUMS_FILE}").decode()
+        if sums is None:
+            sums = storage.read(f"{directory}/{SUMS_FILE}").decode()
     except UnicodeDecodeError:
         return [f"{SUMS_FILE} is corrupt"]
     expected = {}
-    *lines, rest = text.split("\n")  # splitlines also splits at other characters
+    *lines, rest = sums.split("\n")  # splitlines also splits at other characters
     for line in lines:
         digest, _, name = line.partition("  ")
         path = PurePosixPath(name)

@@ -91,6 +91,7 @@ def load(
       ConfigError: if there is no model, a file is corrupt, an option is out of range,
         or the devices cannot be opened.
     """
+    base.check_options(batch_size, compute_dtype, weights)
     with jax.set_mesh(base.current_mesh()):
         return TextEncoder(
             model_lib.read_encoder(os.fspath(path), lowercase, "model"),
@@ -115,6 +116,10 @@ class TextEncoder(Model):
         self.num_layers = model.config.num_hidden_layers
         self.num_tokens = 0
         self._locate = self.tokenizer.locator()
+        self._forward = jax.jit(
+            functools.partial(_forward, self._graphdef, self._dtype),
+            static_argnames=("layers", "pooling"),
+        )
 
     @overload
     def features(
@@ -208,9 +213,7 @@ class TextEncoder(Model):
             arrays = cut.arrays(layout)
             placed = sharding.place_batch(arrays, self._mesh)
             values = jax.device_get(
-                _forward(
-                    self._graphdef, self._params, placed, layers, pooling, self._dtype
-                )
+                self._forward(self._params, placed, layers, pooling)
             )
             num_tokens_B = (arrays["sequence_ids"] > 0).sum(axis=1)
             self.num_tokens += int(num_tokens_B[is_text_B].sum())
@@ -299,14 +302,13 @@ def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling", "dtype"))
 def _forward(
     graphdef: nnx.GraphDef,
+    dtype: jnp.dtype,
     params: Any,
     batch: dict[str, jax.Array],
     layers: str,
     pooling: str,
-    dtype: jnp.dtype,
 ) -> jax.Array:
     """Returns float32[B, T, F], or [B, F] if pooled."""
     bert: Any = nnx.merge(graphdef, int8.dequantize(params))

@@ -27,6 +27,7 @@ from bert_jax.finetuning.data import batches
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model
 from bert_jax.loading import model as model_lib
+from bert_jax.model import int8
 from bert_jax.training import losses
 
 
@@ -69,6 +70,7 @@ def load_masked_lm(
       ConfigError: if there is no such model, a file is corrupt, an option is out of
         range, or the devices cannot be opened.
     """
+    base.check_options(batch_size, compute_dtype, "float32")
     with jax.set_mesh(base.current_mesh()):
         return MaskedLM(
             model_lib.read_masked_lm(os.fspath(path), lowercase, "model"),
@@ -155,7 +157,7 @@ class Scorer:
         self._mask_id = tokenizer.id(MASK)
         self._max_length, self._mesh = max_length, mesh
         self._part = mesh_lib.host_part(mesh, jax.process_index())
-        self._forward = functools.partial(_forward, graphdef, dtype)
+        self._forward = jax.jit(functools.partial(_forward, graphdef, dtype))
 
     def __call__(
         self,
@@ -215,12 +217,11 @@ def _positions(lengths_N: np.ndarray) -> np.ndarray:
     return np.arange(lengths_N.sum()) - np.repeat(starts_N, lengths_N) + 1
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
 ) -> jax.Array:
     """Returns the log-probabilities float32[B], replicated on all devices."""
-    model: Any = nnx.merge(graphdef, params)
+    model: Any = nnx.merge(graphdef, int8.dequantize(params))
     *_, x_B1D = model.bert.states(
         batch,
         positions_BQ=batch["masked_lm_positions"],

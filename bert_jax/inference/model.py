@@ -20,6 +20,7 @@ Text = str | tuple[str, ...]
 Parts = tuple[str, ...]  # the texts of one input
 DTYPES = ("float32", "bfloat16")
 WEIGHTS = ("float32", "int8")
+COUNTS = ("num_tokens", "num_truncated", "num_cut_words")  # those that a model has
 MIN_LENGTH = 5  # a pair has at least this many tokens: [CLS] x [SEP] y [SEP]
 
 
@@ -43,9 +44,6 @@ class Model:
         weights: str = "float32",
     ):
         """Places a model; see `inference.load` for the options."""
-        check_choice("weights", weights, WEIGHTS)
-        check_choice("compute_dtype", compute_dtype, DTYPES)
-        check_positive("batch_size", batch_size)
         self.max_length = model.max_length if max_length is None else max_length
         positions = model.config.max_position_embeddings
         if not MIN_LENGTH <= self.max_length <= positions:
@@ -68,8 +66,9 @@ class Model:
         return int8.num_bytes(self._params)
 
     def quantized(self) -> Self:
-        """Returns a copy of the model with int8 weights."""
+        """Returns a copy of the model with int8 weights, whose counts start at 0."""
         small = copy.copy(self)
+        vars(small).update({name: 0 for name in COUNTS if hasattr(self, name)})
         with jax.set_mesh(self._mesh):
             small._params = int8.quantize(self._params)
         return small
@@ -91,6 +90,13 @@ def as_parts(texts: Sequence[Text]) -> list[Parts]:
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list of texts, not the string {texts[:60]!r}")
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+
+
+def check_options(batch_size: int, compute_dtype: str, weights: str) -> None:
+    """Checks the options that need no model, before one is read."""
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("compute_dtype", compute_dtype, DTYPES)
+    check_positive("batch_size", batch_size)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -56,6 +56,8 @@ def load_tuned(
       ConfigError: if there is no fine-tuned model, a file is corrupt, an option is out
         of range or does not apply to the model, or the devices cannot be opened.
     """
+    base.check_options(batch_size, compute_dtype, weights)
+    base.check_positive("num_best", num_best)
     with jax.set_mesh(base.current_mesh()):
         directory = source_lib.model_path(os.fspath(path), "model")
         model = model_lib.read_tuned(str(directory), HEADS, "model")
@@ -106,7 +108,6 @@ class TunedModel(Model):
           settings: the decision settings, from `tuned_model.read_settings`.
         """
         super().__init__(model, **options)
-        base.check_positive("num_best", num_best)
         assert model.head is not None
         self._head, self._prompt, self._settings = model.head, model.prompt, settings
         self.kind, self.labels = model.head.kind, model.head.labels

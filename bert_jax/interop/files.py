@@ -21,6 +21,8 @@ from bert_jax.data.tokenizers.base import Tokenizer
 from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
+# A line of SHA256SUMS as sha256sum, its option --binary or other tools write it.
+_LINE = re.compile(r"^([\da-fA-F]{64}) [ *]?(?:\./)*(.+?)\r?(?:\n|\Z)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,8 +128,14 @@ def verify_digests(directory: Path) -> None:
     """Verifies SHA256SUMS, if a directory has one; it has to list the weights."""
     if not os.path.lexists(directory / digests.SUMS_FILE):
         return
-    file(directory, digests.SUMS_FILE)  # raises if it is a lost link
-    problems = digests.verify(directory, lambda name: not _WEIGHTS.search(name))
+    sums = read(directory, digests.SUMS_FILE).decode("utf-8", "replace")
+    sums = _LINE.sub(lambda line: f"{line[1].lower()}  {line[2]}\n", sums)
+    for name in re.findall(r"^.{64}  (.+)$", sums, re.MULTILINE):
+        if os.path.lexists(directory / name):
+            nested_file(directory, name)  # no device, and nothing outside, is read
+    problems = digests.verify(
+        directory, lambda name: "/" in name or not _WEIGHTS.search(name), sums
+    )
     if problems:
         raise CorruptError(
             f"{directory}: {problems[0]}; download it again, or remove"

@@ -71,8 +71,9 @@ def check_rules(source: Source) -> None:
     """Raises ConfigError if a model has a tokenizer that no corpus can have."""
     if source.vocabulary is None and source.tokenizer is not None:
         raise ConfigError(
-            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's,"
-            " for which a corpus cannot be prepared; start from another model"
+            f"config.init_from: the tokenizer of {source.vocabulary_path} has other"
+            " rules than BERT's, for which a corpus cannot be prepared; start from"
+            " another model"
         )
 
 

@@ -1,6 +1,9 @@
 """The API for features: results equal those of transformers, and errors are clear."""
 
 import dataclasses
+import gc
+import inspect
+import weakref
 
 import jax
 import numpy as np
@@ -166,6 +169,15 @@ def test_texts_and_tokens_are_counted_over_all_calls(directory):
     assert model.num_tokens == 3 * sum(len(features.ids) for features in tokens)
 
 
+def test_programs_are_released_with_their_model(directory):
+    model = load(directory)
+    model.features(TEXTS[:1])
+    program = weakref.ref(model._forward.__wrapped__)  # what jit's caches refer to
+    del model
+    gc.collect()
+    assert program() is None
+
+
 @pytest.mark.slow
 def test_bfloat16_and_int8_change_features_little(directory):
     exact = load(directory).features(TEXTS)
@@ -214,14 +226,26 @@ def test_the_mesh_of_the_caller_is_used_and_stays(directory):
     [
         ({"max_length": 4}, "max_length=4 must be at least 5 and at most .* 32 pos"),
         ({"max_length": 33}, "at most the model's 32 positions"),
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"compute_dtype": "float16"}, "compute_dtype='float16' must be one of"),
-        ({"weights": "int4"}, "weights='int4' must be one of float32, int8"),
     ],
 )
 def test_an_invalid_option_is_an_error(options, message, directory):
     with pytest.raises(ConfigError, match=message):
         load(directory, **options)
+
+
+@pytest.mark.parametrize(
+    "load", [inference.load, inference.load_tuned, inference.load_masked_lm]
+)
+def test_options_are_checked_before_a_model_is_read(load):
+    for name, value, message in (
+        ("batch_size", 0, "batch_size=0 must be at least 1"),
+        ("compute_dtype", "float16", "compute_dtype='float16' must be one of float32,"),
+        ("weights", "int4", "weights='int4' must be one of float32, int8"),
+        ("num_best", 0, "num_best=0 must be at least 1"),
+    ):
+        if name in inspect.signature(load).parameters:
+            with pytest.raises(ConfigError, match=message):
+                load("nowhere", **{name: value})
 
 
 def test_invalid_arguments_of_features_are_errors(directory, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax import inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import masked_lm
 from bert_jax.interop import huggingface_write
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config, use_mesh
@@ -117,9 +116,16 @@ def test_bfloat16_changes_scores_little(directory):
     assert not np.array_equal(found, exact)
 
 
+def test_int8_weights_change_scores_little(directory):
+    model = load(directory)
+    exact, small = model.score(TEXTS), model.quantized()
+    assert model.num_tokens and small.num_tokens == small.num_truncated == 0
+    found = small.score(TEXTS)
+    np.testing.assert_allclose(found.values, exact.values, rtol=0.03, atol=0.05)
+    assert not np.array_equal(found.values, exact.values)
+
+
 def test_invalid_texts_are_errors(directory):
-    with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
-        load(directory, batch_size=0)
     with pytest.raises(TypeError, match="not the string 'w1'"):
         load(directory).score("w1")
     with pytest.raises(TypeError, match="texts must be strings, not \\('w1', 'w2'\\)"):
@@ -139,12 +145,13 @@ def test_each_row_has_one_mask_in_place_of_its_token(directory, monkeypatch):
     texts = ["w1 w2", "w3", "", " ".join(["w4"] * 40), "w5 w6 w7"]
     seen = []
 
-    def forward(graphdef, dtype, params, batch):
+    def forward(params, batch):
         seen.append({name: np.asarray(rows) for name, rows in batch.items()})
         return -batch["masked_lm_ids"][:, 0].astype(jnp.float32)
 
-    monkeypatch.setattr(masked_lm, "_forward", forward)
-    scores = load(directory, batch_size=5).score(texts)
+    model = load(directory, batch_size=5)
+    monkeypatch.setattr(model._scorer, "_forward", forward)
+    scores = model.score(texts)
     ids = [[TOKENIZER.id(word) for word in text.split()][:30] for text in texts]
     assert scores.values.tolist() == [-sum(text) for text in ids]
     assert [batch["input_ids"].shape for batch in seen] == [(5, 16)] + [(5, 32)] * 7

@@ -1,5 +1,6 @@
 """Tests of the digests and links of a model directory."""
 
+import os
 import subprocess
 
 import pytest
@@ -20,7 +21,6 @@ def directory(tmp_path):
 
 
 def test_digests_are_those_of_sha256sum(directory):
-    files.verify_digests(directory)
     sums = directory / "SHA256SUMS"
     written = sums.read_text()
     names = ("a.txt", "b.safetensors")
@@ -34,6 +34,22 @@ def test_the_card_and_a_directory_without_digests_may_change(directory):
     (directory / "SHA256SUMS").unlink()
     (directory / "a.txt").write_text("changed")
     files.verify_digests(directory)
+
+
+@pytest.mark.parametrize("space", [" ", "  ", " *", "  ./", " *./"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
+@pytest.mark.parametrize("case", [str.lower, str.upper])
+def test_lines_of_other_tools_are_accepted(directory, space, end, case):
+    (directory / "onnx").mkdir()
+    (directory / "onnx" / "model.safetensors").write_text("needs no digest")
+    sums = directory / "SHA256SUMS"
+    lines = [line.split() for line in sums.read_text().splitlines()]
+    lines = [case(digest) + space + name for digest, name in lines]
+    sums.write_bytes(((end or "\n").join(lines) + end).encode())
+    files.verify_digests(directory)
+    (directory / "a.txt").write_text("changed")
+    with pytest.raises(CorruptError, match="a.txt does not match its digest"):
+        files.verify_digests(directory)
 
 
 def flip_a_line_end(sums):
@@ -52,6 +68,17 @@ def name_a_file_outside(sums):
     sums.write_text("0" * 64 + "  ../outside\n")
 
 
+def link_outside(sums):
+    lose_a_file(sums)
+    sums.with_name("a.txt").symlink_to("/dev/zero")
+    sums.write_text("?" * 64 + "  a.txt\n")  # any 64 characters count as a digest
+
+
+def make_a_pipe(sums):
+    lose_a_file(sums)
+    os.mkfifo(sums.with_name("a.txt"))
+
+
 def list_no_weights(sums):
     sums.write_text("".join(x for x in sums.open() if "safetensors" not in x))
 
@@ -68,13 +95,15 @@ def lose_the_link(sums):
         (change_a_file, "b.safetensors does not match its digest"),
         (lose_a_file, "a.txt is missing"),
         (name_a_file_outside, "SHA256SUMS is corrupt"),
+        (link_outside, "a.txt is a link to /dev/zero, outside of its directory"),
+        (make_a_pipe, "a.txt is missing"),
         (list_no_weights, "b.safetensors has no digest"),
         (lose_the_link, "SHA256SUMS is missing"),
     ],
 )
 def test_corruption_is_one_line(directory, harm, message):
     harm(directory / "SHA256SUMS")
-    with pytest.raises(CorruptError, match=message) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         files.verify_digests(directory)
     assert "\n" not in str(error.value)
 

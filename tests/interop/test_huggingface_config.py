@@ -85,10 +85,12 @@ def test_defaults_equal_those_of_transformers():
     assert found == {key: huggingface_config.DEFAULTS[key] for key in found}
 
 
+PAGE = (ROOT / "docs" / "export.md").read_text()
+
+
 def effects(file):
     """Returns {effect: keys} of the table in docs/export.md."""
-    page = (ROOT / "docs" / "export.md").read_text()
-    text = page.partition(f"\n### {file}\n")[2].partition("\n#")[0]
+    text = PAGE.partition(f"\n### {file}\n")[2].partition("\n#")[0]
     found = {"read": set(), "refused": set(), "no effect": set()}
     for key, effect in re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", text, re.M):
         found[effect].add(key)
@@ -139,6 +141,7 @@ def test_every_key_of_a_bert_tokenizer_is_in_the_page():
 
 @pytest.mark.parametrize(("name", "key", "only"), FIXED)
 def test_another_value_of_a_fixed_key_is_refused(source, name, key, only):
+    assert f"| `{key}` | refused | unless `{only!r}` |" in PAGE
     directory, _ = source
     value = {False: True, None: {"a": 1}, True: False}.get(only, "other")
     change_json(directory, name, **{key: value})

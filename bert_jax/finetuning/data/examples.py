@@ -27,7 +27,7 @@ T = TypeVar("T", bound="Examples")
 class Examples(abc.ABC):
     """The examples of a data set.
 
-    Counts of lost or mended data are attributes with the names in `report.LOSSES`.
+    Counts of lost or mended data are attributes with the names in `setup.LOSSES`.
     """
 
     @property
