@@ -26,8 +26,9 @@ from bert_jax.monitoring.progress import TaskLog
 
 # The size of the text from one part of a file: small enough that a small sample has
 # hundreds of parts, large enough that opening files in a bucket does not dominate the
-# time.
+# time. A part of Parquet costs more: its file is opened twice, with its footer.
 EXCERPT_BYTES = 2**17
+PARQUET_EXCERPT_BYTES = 2**22
 
 
 @dataclasses.dataclass
@@ -129,7 +130,8 @@ def _parts(
             yield (file,), max_bytes
         return
     sizes = (file.text_bytes for file in source.files)
-    most = max(EXCERPT_BYTES, int(_equal_share(sizes, max_bytes)))
+    excerpt = EXCERPT_BYTES if kind.is_line_based else PARQUET_EXCERPT_BYTES
+    most = max(excerpt, int(_equal_share(sizes, max_bytes)))
     shares, left = {}, max_bytes
     for file in _spread(source.files):
         shares[file] = min(file.text_bytes, most, left)
@@ -139,7 +141,7 @@ def _parts(
         if share == size:
             yield (file,), size + 1  # because a missing last line end is counted
         elif share:
-            parts = input_groups.parts_of(file, kind, size * EXCERPT_BYTES // share)
+            parts = input_groups.parts_of(file, kind, size * excerpt // share)
             for part in parts:
                 yield (part,), share // len(parts)
 

@@ -21,6 +21,7 @@ KB = 1000
 @pytest.fixture(autouse=True)
 def short_excerpts(monkeypatch):
     monkeypatch.setattr(training, "EXCERPT_BYTES", KB)
+    monkeypatch.setattr(training, "PARQUET_EXCERPT_BYTES", KB)
 
 
 # ---------------------------------------------------------------------- the sample
