@@ -97,7 +97,7 @@ def sample(
     Raises:
       ConfigError: when a source contains no text, or when text cannot be read; the
         message lists all such errors. If a source is not read completely, only the
-        starts of its files are checked.
+        starts of the files that are read are checked.
     """
     counts = lines.ReadCounts()
     sizes = (source.text_bytes or math.inf for source in found)
@@ -106,12 +106,14 @@ def sample(
         of_source = Sampled(is_everything=(source.text_bytes or 0) <= share)
         sampled.append(of_source)
         for files, num_bytes in _parts(source, share):
-            num_bytes = min(num_bytes, share - of_source.bytes)
+            left = share - of_source.bytes
             # Inside a file lines have other numbers; preparing reports them rightly.
             is_start = not files or files[0].part[0] == 0
             errors = counts if is_start else lines.ReadCounts()
             documents = input_groups.read(source.spec, files, data, errors)
-            yield from _truncated(documents, num_bytes, of_source)
+            yield from _truncated(documents, min(num_bytes, left), of_source)
+            if num_bytes >= left and not of_source.is_everything:
+                break  # the rest of the files need not be opened
         if not of_source.bytes and of_source.is_everything and not counts.num_bad:
             raise input_files.no_text(source.spec)
     input_groups.raise_bad([counts])
