@@ -35,11 +35,13 @@ from bert_jax.monitoring.progress import Progress
 # takes minutes and needs an explicit command.
 SMALL_BYTES = 64 * 2**20
 
-# The size of the text of a run, which one process encodes at a time: seconds of work,
-# and small enough that the queue for 64 processes takes under 1 GB.
+# The size of the text of a run, which one process encodes at a time: seconds of work.
+# This process holds that of two more runs than there are processes: with 64 of them
+# 0.5 GB, but 9 GB for 1 TB of text, of which a run has 128 MB.
 RUN_BYTES = 8 * 2**20
-# The maximum number of runs, about. Each shard reads a piece of each run: for 1 TB of
-# text there are 4,000 shards, and the positions of all pieces take 1 GB.
+# The maximum number of runs if they were full: as each group of files ends one, there
+# are up to 13,000. Each shard reads a piece of each run: for 1 TB of text there are
+# 4,000 shards, and the positions of all pieces take 1 to 2 GB.
 MAX_RUNS = 2**13
 
 # The commits of datasets on the Hugging Face Hub, which a resumed call reads again.
@@ -258,8 +260,8 @@ def _run_bytes(found: Sources) -> int:
     It grows in powers of two, so that an added file seldom changes it.
     """
     num_bytes = input_files.total_bytes(found)
-    if num_bytes is None:  # a dataset to download, maybe a large one
-        return 8 * RUN_BYTES
+    if num_bytes is None:  # a dataset to download; all processes share a small one
+        return 2 * RUN_BYTES
     return RUN_BYTES << (num_bytes // (MAX_RUNS * RUN_BYTES)).bit_length()
 
 

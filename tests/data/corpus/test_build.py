@@ -647,6 +647,9 @@ def test_runs_grow_with_the_text(source, monkeypatch):
         )
         assert files(elsewhere(config, f"{max_runs}").data.corpus_dir) == made(config)
     assert sizes[0] > 4 >= sizes[1] > 2 >= sizes[2]
+    monkeypatch.setattr(input_files, "total_bytes", lambda found: None)
+    names = encoded_batches(monkeypatch, elsewhere(config, "unknown"))
+    assert 1 < len(names) < sizes[0]  # several processes share a small dataset
 
 
 @pytest.mark.slow
