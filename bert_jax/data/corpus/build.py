@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import time
+import unicodedata
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -271,6 +272,7 @@ def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
     return {
         "format_version": corpus.FORMAT_VERSION,
         "tokenizers": tokenizers_lib.__version__,
+        "unicode": unicodedata.unidata_version,  # of this Python
         "recipe": {key: recipe[key] for key in recipe.keys() - set(without)},
     }
 

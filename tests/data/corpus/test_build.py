@@ -691,6 +691,16 @@ def test_shards_of_other_settings_are_written_again(source, monkeypatch):
     assert made(config) == made(elsewhere(config, "straight"))
 
 
+def test_work_of_another_version_of_unicode_is_not_reused(source, monkeypatch):
+    config, _ = source
+    with monkeypatch.context() as patch:
+        patch.setattr(build.writer, "finish", interrupt)
+        patch.setattr(build.unicodedata, "unidata_version", "1.0.0")
+        with pytest.raises(KeyboardInterrupt):
+            build.prepare(config, 1)
+    assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
+
+
 def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others(
     source, tmp_path, monkeypatch
 ):
