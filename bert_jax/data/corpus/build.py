@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
+import json
 import os
 import time
 import unicodedata
@@ -357,23 +359,35 @@ def _write_shards(
         settings,
         on_reset=functools.partial(work_directory.remove_shards, corpus_dir),
     )
+    text = json.dumps(settings, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     results = {file: os.path.join(directory, file + ".json") for file in plan.files}
-    finished = set(storage.names(directory))
+    names = set(storage.names(directory))
     existing = set(corpus.shard_files(corpus_dir))
 
+    def is_finished(file: str) -> bool:
+        if os.path.basename(results[file]) not in names:
+            return False
+        written = writer.read_written(results[file])
+        # A process that has lost its lock may have written it with other settings.
+        is_own = written.settings == digest
+        return is_own and (file in existing or written.shard is None)
+
     def missing() -> Iterator[writer.ShardTask]:
-        for number, (file, result) in enumerate(results.items()):
-            if os.path.basename(result) in finished and (
-                file in existing or writer.read_written(result).shard is None
-            ):
+        for number, file in enumerate(plan.files):
+            if file in finished:
                 progress.add(1, found_done=True)
             else:
                 path = os.path.join(corpus_dir, file)
                 pieces = plan.positions[:, number : number + 2]
-                yield writer.ShardTask(path, pieces, result)
+                yield writer.ShardTask(path, pieces, results[file])
+
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        are_finished = pool.map(is_finished, plan.files)
+        finished = set(itertools.compress(plan.files, are_finished))
 
     with Progress("writing", len(results), "shards") as progress:
-        for _ in run(writer.ShardWriter, (plan.runs,), missing()):
+        for _ in run(writer.ShardWriter, (plan.runs, digest), missing()):
             progress.add(1)
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         written = pool.map(writer.read_written, results.values())

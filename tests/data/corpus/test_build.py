@@ -233,6 +233,18 @@ def killed_at(monkeypatch, config, count):
     return False
 
 
+def interrupted(monkeypatch, config, *args):
+    """Prepares a corpus until all shards are written."""
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.writer, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build.prepare(config, 1, *args)
+
+
 def encoded_batches(monkeypatch, config):
     """Prepares a corpus; returns the names of the batches that were encoded."""
     names = []
@@ -659,16 +671,10 @@ def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypa
     expected = made(elsewhere(config, "straight"))
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
 
-    def interrupted(directory):
-        with monkeypatch.context() as patch:
-            patch.setattr(build.writer, "finish", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                build.prepare(config, 1, directory)
-
     stat = os.stat(tmp_path / "text.txt")
-    interrupted(first)
+    interrupted(monkeypatch, config, first)
     write_source(config, documents[:100])
-    interrupted(second)
+    interrupted(monkeypatch, config, second)
     write_source(config, documents)
     os.utime(tmp_path / "text.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     build.prepare(config, 1, first)
@@ -676,28 +682,26 @@ def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypa
     assert os.listdir(first) == []
 
 
-def interrupt(*args):
-    raise KeyboardInterrupt
-
-
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):
     """The names of the input files, their sizes and the vocabulary are the same."""
     config, _ = source
+    directory = config.data.corpus_dir
     write_source(config, [["w1 " * 400, "w2"], *make_documents(60)])
-    with monkeypatch.context() as patch:
-        patch.setattr(build.writer, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build.prepare(changed(config, "data", max_line_bytes=1024))
+    interrupted(monkeypatch, changed(config, "data", max_line_bytes=1024))
+    names = corpus.shard_files(directory)
+    late = [f"unfinished/shards/{name}.json" for name in names] + names
+    kept = {f"{directory}/{x}": storage.read(f"{directory}/{x}") for x in late}
+    interrupted(monkeypatch, config)
+    for path, data in kept.items():  # by a process that has lost its lease
+        storage.write(path, data)
     assert made(config) == made(elsewhere(config, "straight"))
 
 
 def test_work_of_another_version_of_unicode_is_not_reused(source, monkeypatch):
     config, _ = source
     with monkeypatch.context() as patch:
-        patch.setattr(build.writer, "finish", interrupt)
         patch.setattr(build.unicodedata, "unidata_version", "1.0.0")
-        with pytest.raises(KeyboardInterrupt):
-            build.prepare(config, 1)
+        interrupted(monkeypatch, config)
     assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
 
 
