@@ -146,9 +146,9 @@ def _prepare(
                 is_shared,
             )
             plan = sorted_runs.plan_shards(runs, config.data, id_dtype)
-        for number, spec in enumerate(config.data.sources):
+        for number, source in enumerate(found):
             if not unknown_tokens.num_tokens(plan.counts, number):
-                raise input_files.no_text(spec)
+                raise input_files.no_text(source)
         if not config.data.stream:
             _check_plan(config, plan, id_dtype)
         if is_small(found) and not cluster:

@@ -115,7 +115,7 @@ def sample(
             if num_bytes >= left and not of_source.is_everything:
                 break  # the rest of the files need not be opened
         if not of_source.bytes and of_source.is_everything and not counts.num_bad:
-            raise input_files.no_text(source.spec)
+            raise input_files.no_text(source)
     input_groups.raise_bad([counts])
 
 
