@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -382,6 +383,29 @@ def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
     assert killed_at(monkeypatch, config, 2 + len(names) + 1 + 2 * 3 + 1)
     os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
     assert made(config, 1) == expected
+
+
+def test_finished_shards_are_kept_without_the_scratch_directory(
+    source, tmp_path, monkeypatch
+):
+    config, scratch = trains(source[0]), tmp_path / "scratch"
+    expected = made(elsewhere(config, "straight"), 1)
+    replace = os.replace
+
+    def replaced(temporary, path):
+        if path.endswith("train-00001-of-00002.json"):
+            raise Killed
+        replace(temporary, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replaced)
+        with pytest.raises(Killed):
+            build.prepare(config, 1, str(scratch))
+    first = os.path.join(config.data.corpus_dir, "train-00000-of-00002")
+    finished = os.stat(first)
+    shutil.rmtree(scratch)
+    assert made(config, 1, str(scratch)) == expected
+    assert os.path.samestat(os.stat(first), finished)
 
 
 CHANGES = {
