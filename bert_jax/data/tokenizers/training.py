@@ -26,7 +26,7 @@ from bert_jax.monitoring.progress import TaskLog
 
 # The size of the text from one part of a file: small enough that a small sample has
 # hundreds of parts, large enough that opening files in a bucket does not dominate the
-# time. A part of Parquet costs more: its file is opened twice, with its footer.
+# time. A part of Parquet costs more: the footer of its file and a long read-ahead.
 EXCERPT_BYTES = 2**17
 PARQUET_EXCERPT_BYTES = 2**22
 
