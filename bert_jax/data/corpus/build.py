@@ -4,8 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
+import json
 import os
 import time
+import unicodedata
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -35,11 +38,13 @@ from bert_jax.monitoring.progress import Progress
 # takes minutes and needs an explicit command.
 SMALL_BYTES = 64 * 2**20
 
-# The size of the text of a run, which one process encodes at a time: seconds of work,
-# and small enough that the queue for 64 processes takes under 1 GB.
+# The size of the text of a run, which one process encodes at a time: seconds of work.
+# This process holds that of two more runs than there are processes: with 64 of them
+# 0.5 GB, but 9 GB for 1 TB of text, of which a run has 128 MB.
 RUN_BYTES = 8 * 2**20
-# The maximum number of runs, about. Each shard reads a piece of each run: for 1 TB of
-# text there are 4,000 shards, and the positions of all pieces take 1 GB.
+# The maximum number of runs if they were full: as each group of files ends one, there
+# are up to 13,000. Each shard reads a piece of each run: for 1 TB of text there are
+# 4,000 shards, and the positions of all pieces take 1 to 2 GB.
 MAX_RUNS = 2**13
 
 # The commits of datasets on the Hugging Face Hub, which a resumed call reads again.
@@ -141,9 +146,9 @@ def _prepare(
                 is_shared,
             )
             plan = sorted_runs.plan_shards(runs, config.data, id_dtype)
-        for number, spec in enumerate(config.data.sources):
+        for number, source in enumerate(found):
             if not unknown_tokens.num_tokens(plan.counts, number):
-                raise input_files.no_text(spec)
+                raise input_files.no_text(source)
         if not config.data.stream:
             _check_plan(config, plan, id_dtype)
         if is_small(found) and not cluster:
@@ -258,8 +263,8 @@ def _run_bytes(found: Sources) -> int:
     It grows in powers of two, so that an added file seldom changes it.
     """
     num_bytes = input_files.total_bytes(found)
-    if num_bytes is None:  # a dataset to download, maybe a large one
-        return 8 * RUN_BYTES
+    if num_bytes is None:  # a dataset to download; all processes share a small one
+        return 2 * RUN_BYTES
     return RUN_BYTES << (num_bytes // (MAX_RUNS * RUN_BYTES)).bit_length()
 
 
@@ -269,6 +274,7 @@ def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
     return {
         "format_version": corpus.FORMAT_VERSION,
         "tokenizers": tokenizers_lib.__version__,
+        "unicode": unicodedata.unidata_version,  # of this Python
         "recipe": {key: recipe[key] for key in recipe.keys() - set(without)},
     }
 
@@ -353,23 +359,35 @@ def _write_shards(
         settings,
         on_reset=functools.partial(work_directory.remove_shards, corpus_dir),
     )
+    text = json.dumps(settings, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
     results = {file: os.path.join(directory, file + ".json") for file in plan.files}
-    finished = set(storage.names(directory))
+    names = set(storage.names(directory))
     existing = set(corpus.shard_files(corpus_dir))
 
+    def is_finished(file: str) -> bool:
+        if os.path.basename(results[file]) not in names:
+            return False
+        written = writer.read_written(results[file])
+        # A process that has lost its lock may have written it with other settings.
+        is_own = written.settings == digest
+        return is_own and (file in existing or written.shard is None)
+
     def missing() -> Iterator[writer.ShardTask]:
-        for number, (file, result) in enumerate(results.items()):
-            if os.path.basename(result) in finished and (
-                file in existing or writer.read_written(result).shard is None
-            ):
+        for number, file in enumerate(plan.files):
+            if file in finished:
                 progress.add(1, found_done=True)
             else:
                 path = os.path.join(corpus_dir, file)
                 pieces = plan.positions[:, number : number + 2]
-                yield writer.ShardTask(path, pieces, result)
+                yield writer.ShardTask(path, pieces, results[file])
+
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        are_finished = pool.map(is_finished, plan.files)
+        finished = set(itertools.compress(plan.files, are_finished))
 
     with Progress("writing", len(results), "shards") as progress:
-        for _ in run(writer.ShardWriter, (plan.runs,), missing()):
+        for _ in run(writer.ShardWriter, (plan.runs, digest), missing()):
             progress.add(1)
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         written = pool.map(writer.read_written, results.values())

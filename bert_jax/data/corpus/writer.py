@@ -47,12 +47,14 @@ class WrittenShard:
       counts: row counts; [] if there is no shard.
       num_repeated: number of repeated documents, which were dropped.
       num_copies: number of further copies, due to source weights.
+      settings: digest of those of the stage, for a shard of a prepared corpus.
     """
 
     shard: corpus.Shard | None
     counts: row_counts.Counts
     num_repeated: int
     num_copies: int
+    settings: str = ""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -83,8 +85,8 @@ class ShardTask(NamedTuple):
 class ShardWriter:
     """Writes shards from pieces of runs."""
 
-    def __init__(self, runs: list[sorted_runs.RunFile]):
-        self._runs = runs
+    def __init__(self, runs: list[sorted_runs.RunFile], settings: str):
+        self._runs, self._settings = runs, settings
 
     def __call__(self, task: ShardTask) -> None:
         """Writes a shard, then its result file."""
@@ -98,6 +100,7 @@ class ShardWriter:
                 )
             )
         written = write_shard(task.path, pieces)
+        written = dataclasses.replace(written, settings=self._settings)
         storage.write(task.result, written.to_json().encode())
 
 

@@ -115,9 +115,11 @@ def _directory(name: str) -> tuple[str, str | None] | None:
     Returns None if the dataset is not on disk; `find` then reads the Hub.
     """
     path = os.path.expanduser(name).rstrip("/")
-    if os.path.isdir(path):
-        return path, None
     parent, config = os.path.split(path)
+    if os.path.isdir(path):
+        card = os.path.join(parent, _CARD)
+        is_config = os.path.isfile(card) and config in _configs(card)
+        return (parent or ".", config) if is_config else (path, None)
     match = _ON_THE_HUB.fullmatch(name)
     if os.path.isdir(parent) and (match is None or match["config"]):
         return parent, config
@@ -213,24 +215,10 @@ Splits = dict[str, set[str]]  # the names of the files of each split
 
 def _declared(dataset: Dataset) -> Splits:
     """Returns the files of a config that README.md declares; {} if it has none."""
-    import yaml
     from fsspec.utils import glob_translate  # of huggingface_hub
-    from huggingface_hub import DatasetCard
 
-    if _CARD not in dataset.names:
-        return {}
     path = f"{dataset.root}/{_CARD}"
-    card = storage.read(path).decode(errors="replace")
-    try:
-        configs = {
-            config.get("config_name", "default"): config
-            for config in DatasetCard(card).data.to_dict().get("configs") or []
-            if "data_files" in config
-        }
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
-        raise ConfigError(
-            f"{path} has metadata that is not valid YAML; correct it"
-        ) from None
+    configs = _configs(path) if _CARD in dataset.names else {}
     if not configs:
         return {}
     preferred = [name for name in configs if configs[name].get("default")]
@@ -247,6 +235,24 @@ def _declared(dataset: Dataset) -> Splits:
             " correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
         ) from None
     return result
+
+
+def _configs(path: str) -> dict[str, Any]:
+    """Returns the configs with data_files that a README.md declares, by name."""
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    card = storage.read(path).decode(errors="replace")
+    try:
+        return {
+            config.get("config_name", "default"): config
+            for config in DatasetCard(card).data.to_dict().get("configs") or []
+            if "data_files" in config
+        }
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            f"{path} has metadata that is not valid YAML; correct it"
+        ) from None
 
 
 def _patterns(files: Any) -> list[tuple[str, Any]]:

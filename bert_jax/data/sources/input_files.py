@@ -64,10 +64,9 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
     return sum(file.text_bytes for file in old ^ new) / total if total else 0.0
 
 
-def no_text(spec: str) -> ConfigError:
+def no_text(source: Source) -> ConfigError:
     """Returns the error for a source whose documents contain no text."""
-    (source,) = find((spec,))
     paths = [file.path for file in source.files]
     names = ", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
     files = f": 0 documents in {len(paths)} file(s), {names}" if paths else ""
-    return ConfigError(f"config.data.sources: no text in {spec!r}{files}")
+    return ConfigError(f"config.data.sources: no text in {source.spec!r}{files}")

@@ -151,19 +151,21 @@ def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
     )
 
 
-def choose_text(texts: Sequence[str], given: str, where: str) -> str:
+def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") -> str:
     """Returns the given column of text; without one, "text" or the only one.
 
     Args:
       texts: the columns or fields of text.
       given: from a spec, or "".
       where: file or dataset, for the error.
+      kind: type of the given column if it is not text, for the error.
     """
     if given in texts:
         return given
     if not given and ("text" in texts or len(texts) == 1):
         return "text" if "text" in texts else texts[0]
     problem = f"no column {given!r} of text" if given else "no single column of text"
+    problem += f" (it is {kind})" if kind else ""
     raise ConfigError(
         f"config.data.sources: {where} has {problem}; append one to the source, as in"
         f" #column: {', '.join(texts) or 'there is none'}"

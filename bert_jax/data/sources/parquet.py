@@ -62,7 +62,8 @@ def _values(
         for group in groups[slice(*part)]:
             batches = file.iter_batches(BATCH_ROWS, [group], columns=[".".join(names)])
             for batch in batches:
-                values = batch.column(0)
+                # The name of a column may be the path of a field of a struct.
+                values = batch.column(batch.schema.names.index(names[0]))
                 for name in names[1:]:  # null where the struct is null
                     values = values.flatten()[values.type.get_field_index(name)]
                 yield from enumerate(_as_binary(values).to_pylist(), start=number + 1)
@@ -107,10 +108,12 @@ def _as_binary(values: Any) -> Any:
 
 def _path_in_schema(schema: Any, column: str, path: str) -> tuple[str, ...]:
     """Returns the names from the top-level column to the text."""
-    columns = {".".join(names): (names, kind) for names, kind in _columns(schema)}
+    columns: dict[str, tuple[tuple[str, ...], str]] = {}
+    for names, kind in sorted(_columns(schema), key=lambda found: len(found[0])):
+        columns.setdefault(".".join(names), (names, kind))  # columns before fields
     texts = [name for name, (_, kind) in columns.items() if kind in _TEXT]
-    is_binary = column in columns and columns[column][1] in _BINARY
-    chosen = column if is_binary else choose_text(texts, column, path)
+    _, kind = columns.get(column, ((), ""))
+    chosen = column if kind in _BINARY else choose_text(texts, column, path, kind)
     return columns[chosen][0]
 
 

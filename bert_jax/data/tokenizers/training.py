@@ -26,8 +26,9 @@ from bert_jax.monitoring.progress import TaskLog
 
 # The size of the text from one part of a file: small enough that a small sample has
 # hundreds of parts, large enough that opening files in a bucket does not dominate the
-# time.
+# time. A part of Parquet costs more: the footer of its file and a long read-ahead.
 EXCERPT_BYTES = 2**17
+PARQUET_EXCERPT_BYTES = 2**22
 
 
 @dataclasses.dataclass
@@ -96,7 +97,7 @@ def sample(
     Raises:
       ConfigError: when a source contains no text, or when text cannot be read; the
         message lists all such errors. If a source is not read completely, only the
-        starts of its files are checked.
+        starts of the files that are read are checked.
     """
     counts = lines.ReadCounts()
     sizes = (source.text_bytes or math.inf for source in found)
@@ -105,14 +106,16 @@ def sample(
         of_source = Sampled(is_everything=(source.text_bytes or 0) <= share)
         sampled.append(of_source)
         for files, num_bytes in _parts(source, share):
-            num_bytes = min(num_bytes, share - of_source.bytes)
+            left = share - of_source.bytes
             # Inside a file lines have other numbers; preparing reports them rightly.
             is_start = not files or files[0].part[0] == 0
             errors = counts if is_start else lines.ReadCounts()
             documents = input_groups.read(source.spec, files, data, errors)
-            yield from _truncated(documents, num_bytes, of_source)
+            yield from _truncated(documents, min(num_bytes, left), of_source)
+            if num_bytes >= left and not of_source.is_everything:
+                break  # the rest of the files need not be opened
         if not of_source.bytes and of_source.is_everything and not counts.num_bad:
-            raise input_files.no_text(source.spec)
+            raise input_files.no_text(source)
     input_groups.raise_bad([counts])
 
 
@@ -129,7 +132,8 @@ def _parts(
             yield (file,), max_bytes
         return
     sizes = (file.text_bytes for file in source.files)
-    most = max(EXCERPT_BYTES, int(_equal_share(sizes, max_bytes)))
+    excerpt = EXCERPT_BYTES if kind.is_line_based else PARQUET_EXCERPT_BYTES
+    most = max(excerpt, int(_equal_share(sizes, max_bytes)))
     shares, left = {}, max_bytes
     for file in _spread(source.files):
         shares[file] = min(file.text_bytes, most, left)
@@ -139,7 +143,7 @@ def _parts(
         if share == size:
             yield (file,), size + 1  # because a missing last line end is counted
         elif share:
-            parts = input_groups.parts_of(file, kind, size * EXCERPT_BYTES // share)
+            parts = input_groups.parts_of(file, kind, size * excerpt // share)
             for part in parts:
                 yield (part,), share // len(parts)
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,18 @@ def killed_at(monkeypatch, config, count):
     return False
 
 
+def interrupted(monkeypatch, config, *args):
+    """Prepares a corpus until all shards are written."""
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build.writer, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build.prepare(config, 1, *args)
+
+
 def encoded_batches(monkeypatch, config):
     """Prepares a corpus; returns the names of the batches that were encoded."""
     names = []
@@ -370,6 +383,29 @@ def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
     assert killed_at(monkeypatch, config, 2 + len(names) + 1 + 2 * 3 + 1)
     os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
     assert made(config, 1) == expected
+
+
+def test_finished_shards_are_kept_without_the_scratch_directory(
+    source, tmp_path, monkeypatch
+):
+    config, scratch = trains(source[0]), tmp_path / "scratch"
+    expected = made(elsewhere(config, "straight"), 1)
+    replace = os.replace
+
+    def replaced(temporary, path):
+        if path.endswith("train-00001-of-00002.json"):
+            raise Killed
+        replace(temporary, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replaced)
+        with pytest.raises(Killed):
+            build.prepare(config, 1, str(scratch))
+    first = os.path.join(config.data.corpus_dir, "train-00000-of-00002")
+    finished = os.stat(first)
+    shutil.rmtree(scratch)
+    assert made(config, 1, str(scratch)) == expected
+    assert os.path.samestat(os.stat(first), finished)
 
 
 CHANGES = {
@@ -647,6 +683,9 @@ def test_runs_grow_with_the_text(source, monkeypatch):
         )
         assert files(elsewhere(config, f"{max_runs}").data.corpus_dir) == made(config)
     assert sizes[0] > 4 >= sizes[1] > 2 >= sizes[2]
+    monkeypatch.setattr(input_files, "total_bytes", lambda found: None)
+    names = encoded_batches(monkeypatch, elsewhere(config, "unknown"))
+    assert 1 < len(names) < sizes[0]  # several processes share a small dataset
 
 
 @pytest.mark.slow
@@ -656,16 +695,10 @@ def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypa
     expected = made(elsewhere(config, "straight"))
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
 
-    def interrupted(directory):
-        with monkeypatch.context() as patch:
-            patch.setattr(build.writer, "finish", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                build.prepare(config, 1, directory)
-
     stat = os.stat(tmp_path / "text.txt")
-    interrupted(first)
+    interrupted(monkeypatch, config, first)
     write_source(config, documents[:100])
-    interrupted(second)
+    interrupted(monkeypatch, config, second)
     write_source(config, documents)
     os.utime(tmp_path / "text.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     build.prepare(config, 1, first)
@@ -673,19 +706,27 @@ def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypa
     assert os.listdir(first) == []
 
 
-def interrupt(*args):
-    raise KeyboardInterrupt
-
-
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):
     """The names of the input files, their sizes and the vocabulary are the same."""
     config, _ = source
+    directory = config.data.corpus_dir
     write_source(config, [["w1 " * 400, "w2"], *make_documents(60)])
-    with monkeypatch.context() as patch:
-        patch.setattr(build.writer, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build.prepare(changed(config, "data", max_line_bytes=1024))
+    interrupted(monkeypatch, changed(config, "data", max_line_bytes=1024))
+    names = corpus.shard_files(directory)
+    late = [f"unfinished/shards/{name}.json" for name in names] + names
+    kept = {f"{directory}/{x}": storage.read(f"{directory}/{x}") for x in late}
+    interrupted(monkeypatch, config)
+    for path, data in kept.items():  # by a process that has lost its lease
+        storage.write(path, data)
     assert made(config) == made(elsewhere(config, "straight"))
+
+
+def test_work_of_another_version_of_unicode_is_not_reused(source, monkeypatch):
+    config, _ = source
+    with monkeypatch.context() as patch:
+        patch.setattr(build.unicodedata, "unidata_version", "1.0.0")
+        interrupted(monkeypatch, config)
+    assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
 
 
 def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others(

@@ -186,9 +186,13 @@ YAML_FILES += ["y/part-1.parquet", "a.jsonl"]
         ("", ["x/0.parquet", "x/1.parquet", "y/part-0.parquet"]),
         ("/en:dev", ["y/part-1.parquet"]),
         ("/all", YAML_FILES[:5]),
+        ("/x", ["x/0.parquet", "x/1.parquet"]),  # a folder, but no config
     ],
 )
-def test_splits_and_configs_of_the_card(tmp_path, argument, found):
+@pytest.mark.parametrize("folder", [None, "en", "all"])
+def test_splits_and_configs_of_the_card(tmp_path, argument, found, folder):
+    if folder:  # of the name of a config
+        save(tmp_path, {f"{folder}/train-1.csv": b""})
     assert names(tmp_path, argument, YAML_FILES, YAML) == found
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import re
 
 import pyarrow
 import pytest
@@ -86,6 +87,10 @@ def test_a_field_of_a_struct_and_a_column_with_a_dot(tmp_path, expected):
     rows[3], rows[4]["body"]["text"] = None, None  # nulls are empty documents
     path = write(tmp_path / "a.parquet", {"article": rows, "a.text": TEXTS})
     assert documents(f"parquet:{path}#a.text") == expected
+    columns = {"a": [{"text": "field", "b": 1}] * len(TEXTS), "a.text": TEXTS}
+    for names in (["a", "a.text"], ["a.text", "a"]):  # the column wins
+        write(tmp_path / "b.parquet", {name: columns[name] for name in names})
+        assert documents(f"parquet:{tmp_path}/b.parquet#a.text") == expected
     expected[3] = expected[4] = ()
     assert documents(f"parquet:{path}#article.body.text") == expected
 
@@ -140,9 +145,16 @@ def test_invalid_utf8_is_treated_as_in_other_sources(tmp_path, invalid_utf8):
 
 
 @pytest.mark.parametrize(
-    "column", ["body", "a.body", "text.body", "id", "a", "tags", "views", "digest"]
+    ("column", "kind"),
+    [
+        *((name, "") for name in ("body", "a.body", "text.body", "a")),
+        ("id", "int64"),
+        ("tags", "list<element: string>"),
+        ("views", "list_view<element: string>"),
+        ("digest", "fixed_size_binary[1]"),
+    ],
 )
-def test_a_column_that_is_not_text_is_an_error(tmp_path, column):
+def test_a_column_that_is_not_text_is_an_error(tmp_path, column, kind):
     columns = {
         "id": [1],
         "text": ["t"],
@@ -152,7 +164,8 @@ def test_a_column_that_is_not_text_is_an_error(tmp_path, column):
         "digest": pyarrow.array([b"t"], pyarrow.binary(1)),
     }
     path = write(tmp_path / "a.parquet", columns)
-    message = f"a.parquet has no column '{column}' of text; .* #column: text, a.title$"
+    problem = f"no column '{column}' of text{f' (it is {kind})' if kind else ''};"
+    message = f"a.parquet has {re.escape(problem)} append .* #column: text, a.title$"
     with pytest.raises(ConfigError, match=message):
         documents(f"parquet:{path}#{column}")
 

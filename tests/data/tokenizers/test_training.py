@@ -21,6 +21,7 @@ KB = 1000
 @pytest.fixture(autouse=True)
 def short_excerpts(monkeypatch):
     monkeypatch.setattr(training, "EXCERPT_BYTES", KB)
+    monkeypatch.setattr(training, "PARQUET_EXCERPT_BYTES", KB)
 
 
 # ---------------------------------------------------------------------- the sample
@@ -118,6 +119,22 @@ def test_large_files_are_read_in_parts(tmp_path, sample, kind, count, length):
     num_places = len({10 * i // count for i in numbers})
     assert num_places >= (9 if kind == "jsonl" else 3)
     assert sum(map(len, found)) > 5 * KB
+
+
+def test_no_file_is_opened_after_the_share_of_a_source(tmp_path, sample, monkeypatch):
+    """The sizes of compressed files are estimated, here as less than a third."""
+    for i in range(10):
+        write(tmp_path / f"{i}.txt.gz", numbered(1000), gzip.compress)
+    read, paths = training.input_groups.read, []
+
+    def noted(spec, files, *args):
+        paths.extend(file.path for file in files)
+        return read(spec, files, *args)
+
+    monkeypatch.setattr(training.input_groups, "read", noted)
+    _, (sampled,) = sample(101 * KB, f"text:{tmp_path}/*.gz")
+    assert len(paths) == 6 and not sampled.is_everything
+    assert 100 * KB < sampled.bytes <= 101 * KB
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
