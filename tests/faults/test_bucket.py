@@ -310,7 +310,7 @@ def test_an_unavailable_bucket_ends_prepare_which_resumes_later(bucket, text, tm
     )
     assert done.returncode == 76, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: gs://corpora/small/manifest.json: storage failed 1")
+    assert "gs://corpora/small/manifest.json: storage failed 1" in last
     assert "rerun the same command" in last and "Traceback" not in done.stderr
     assert "corpora/small/manifest.json" not in bucket.objects
     bucket.faults = {}
