@@ -262,7 +262,7 @@ def test_a_repository_is_named_only_if_it_is_read(hub, tmp_path, monkeypatch):
         ("hf:owner/other", "hf:owner/other does not exist, or is private: .*hf auth"),
         ("hf:owner/name@v1", "hf:owner/name@v1: there is no such branch, tag or"),
         ("hf:owner/name:dev", "has no split 'dev'; use one of: test, train"),
-        ("hf:owner/name#id", "hf://.* has no column 'id' of text; .*: text"),
+        ("hf:owner/name#id", "hf://.* has no column 'id' of text .*: text"),
         ("hf:owner/gated", "access is restricted; accept the conditions .* hf auth"),
         ("hf:owner/gated-card", "README.md: access is restricted; .* hf auth login"),
         ("hf:owner", "neither a directory nor a dataset; write hf:OWNER/NAME"),
