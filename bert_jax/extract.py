@@ -69,7 +69,7 @@ def write_json(
             row["starts"] = features.starts.tolist()
             row["ends"] = features.ends.tolist()
             features = features.values
-        # As many decimals as google-research/bert extract_features.py writes.
+        # Six decimals, as google-research/bert extract_features.py writes.
         row["features"] = np.round(features.astype(float), 6).tolist()
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
 

@@ -199,7 +199,7 @@ def check_same(name: str, value: str, mistake: str) -> None:
 
 
 def make_shared(flag: str, directory: str) -> None:
-    """Makes the directory of a flag, and verifies that all processes share it."""
+    """Creates the directory that --flag names and verifies that all hosts share it."""
 
     def mark() -> str:
         name = f".shared-{secrets.token_hex(8)}"

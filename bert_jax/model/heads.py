@@ -221,7 +221,7 @@ def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:
 def _flatten_choices(
     batch: Batch, dropout_key: DropoutKey | None
 ) -> tuple[Batch, DropoutKey | None]:
-    """Makes a row of each choice: INPUTS become [B * C, T] from [B, C, T]."""
+    """Reshapes INPUTS from [B, C, T] to [B * C, T]: one row for each choice."""
     B, C, T = batch["input_ids"].shape
     by_row = sharding.spec("batch", "replicated")
     rows = {

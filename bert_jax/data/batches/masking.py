@@ -33,7 +33,7 @@ class MaskRule:
     random_ids: np.ndarray  # int32, from which random tokens are drawn
     # bool[V], True for pieces that continue a word; None masks single pieces.
     continues_word: np.ndarray | None
-    # Of units in a span; a span has n units with a probability proportional to 1 / n.
+    # Maximum units of a span; the probability of n units is proportional to 1 / n.
     ngram_max: int
 
     @classmethod

@@ -132,7 +132,7 @@ class FileSource(SourceKind):
     ) -> Stream:
         """Yields the lines of a part of a file, and None after each document.
 
-        A kind defines this or `read`.
+        Abstract: every kind overrides this or `read`.
         """
         raise NotImplementedError
 
