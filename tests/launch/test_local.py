@@ -203,7 +203,8 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
     assert loop.returncode == 0, stdout + stderr
     assert "processes ended with -9, 76" in stderr
     assert stderr.count("another process of the run is gone") == 1
-    assert "Traceback" not in stderr
+    # Orbax logs a traceback of its own if the kill interrupted a save.
+    assert 'bert_jax/train.py", line' not in stderr
     assert "resuming at step" in stdout
     assert losses(text, workdir) == pytest.approx(straight, rel=1e-5)
 
