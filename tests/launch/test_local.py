@@ -190,7 +190,9 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
         stderr=(text / "stderr.txt").open("w"),
         text=True,
     )
-    wait_for_step(loop, 15)
+    wait_for_step(loop, 11)
+    while not (text / workdir / "checkpoints/10").is_dir():  # saved beside the steps
+        time.sleep(0.01)
     (launcher,) = children(loop.pid)
     killed = time.monotonic()
     os.kill(children(launcher)[0], signal.SIGKILL)
