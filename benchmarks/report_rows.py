@@ -14,12 +14,7 @@ VERSIONS = {"python": "Python", "jax": "jax", "libtpu": "libtpu"}
 
 
 def cells(row: Row) -> list[dict[str, str]]:
-    """Returns the lines of the table for a row: texts by the head of their column.
-
-    Raises:
-      AttributeError, IndexError, KeyError, TypeError, ValueError: if the row is
-        malformed.
-    """
+    """Returns the lines of the table for a row: texts by the head of their column."""
     kind = row["benchmark"]
     (first, column), *others = COLUMNS.get(kind, MEASURED).items()
     return [

@@ -100,11 +100,7 @@ def case_of(args: argparse.Namespace, flags: str) -> str:
 
 
 def tpu(topology: str) -> tuple[list[Any], chips.Chip]:
-    """Returns the devices of a TPU slice, and their specification.
-
-    Raises:
-      ConfigError: if the topology is unknown or not that of a TPU.
-    """
+    """Returns the devices of a TPU slice, and their specification."""
     if topology == chips.LOCAL:
         names = ", ".join(chips.EXAMPLES.values())
         raise ConfigError(

@@ -26,11 +26,6 @@ LENGTH = 128
 
 
 def get_config(variant: str = "faithful") -> ml_collections.ConfigDict:
-    """Returns the config of a variant.
-
-    Raises:
-      ConfigError: if there is no such variant.
-    """
     if variant not in VARIANTS:
         known = ", ".join(VARIANTS)
         raise ConfigError(f"variant {variant!r} is not one of {known}")
