@@ -1,9 +1,13 @@
 """Selects the activations for which the Pallas kernels for GPUs are used.
 
 They were measured on an NVIDIA H200 and are written with Pallas' Triton backend, which
-JAX 0.12 deprecates. On other GPUs, in float32 and for rows of other lengths, XLA's
-operations compute the same function.
+JAX 0.12 deprecates. With a later JAX that lacks it, on other GPUs, in float32 and for
+rows of other lengths, XLA's operations compute the same function.
 """
+
+import functools
+import importlib.util
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -21,4 +25,17 @@ def has_kernels(x_BTD: jax.Array) -> bool:
         and x_BTD.dtype == jnp.bfloat16
         and x_BTD.ndim == 3
         and x_BTD.shape[1] % MIN_LENGTH == 0
+        and _has_backend()
     )
+
+
+@functools.cache
+def _has_backend() -> bool:
+    is_there = importlib.util.find_spec("jax.experimental.pallas.triton") is not None
+    if not is_there:
+        print(
+            f"JAX {jax.__version__} lacks the Triton backend of the kernels for GPUs:"
+            " steps are slower without them; requirements.txt has a JAX with it",
+            file=sys.stderr,
+        )
+    return is_there

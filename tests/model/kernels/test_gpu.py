@@ -1,6 +1,7 @@
 """BERT with the kernels for GPUs, emulated on the CPU, and as compiled for an H100."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.model import bert
 from bert_jax.model.dropout import DropoutKey, row_indices
-from bert_jax.model.kernels import attention_gpu, gelu_gpu, norm_gpu
+from bert_jax.model.kernels import attention_gpu, gelu_gpu, gpu, norm_gpu
 from bert_jax.training import losses, optimizer
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -100,14 +101,8 @@ def test_gradients_are_the_same_on_a_mesh_and_with_remat(emulated, mesh_shape, r
     assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("length", [64, 256])
-def test_train_step_for_an_h100_has_the_kernels(length):
-    """Lowers the step for CUDA, without a GPU: it has seven kernels in each layer.
-
-    They are one of attention and two of norms each way, and one of the GELU. The last
-    layer has other lengths. In rows of 256 tokens, a head has two blocks of keys.
-    """
-    config = config_of_kernels(0.1, length)
+def lowered_for_h100(config) -> str:
+    """Returns the train step as lowered for CUDA, without a GPU."""
     device = AbstractDevice(device_kind=H100, num_cores=None, platform="gpu")
     mesh = jax.sharding.AbstractMesh(
         (1, 1, 1),
@@ -122,5 +117,25 @@ def test_train_step_for_an_h100_has_the_kernels(length):
         batch = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
         step = jax.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
         lowered = step.trace(state, batch).lower(lowering_platforms=("cuda",))
+    return lowered.as_text()
+
+
+@pytest.mark.parametrize("length", [64, 256])
+def test_train_step_for_an_h100_has_seven_kernels_in_each_layer(length):
+    """One of attention and two of norms each way, and one of the GELU.
+
+    The last layer has other lengths. In rows of 256 tokens, a head has two blocks of
+    keys.
+    """
+    config = config_of_kernels(0.1, length)
     num_layers = config.model.num_hidden_layers
-    assert lowered.as_text().count("__gpu$xla.gpu.triton") == 7 * (num_layers - 1)
+    text = lowered_for_h100(config)
+    assert text.count("__gpu$xla.gpu.triton") == 7 * (num_layers - 1)
+
+
+def test_a_jax_without_the_backend_lowers_the_step_without_kernels(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    uncached = functools.cache(gpu._has_backend.__wrapped__)
+    monkeypatch.setattr(gpu, "_has_backend", uncached)
+    assert "__gpu$xla.gpu.triton" not in lowered_for_h100(config_of_kernels())
+    assert capsys.readouterr().err.count("requirements.txt has a JAX with it") == 1
