@@ -30,7 +30,7 @@ from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import throughput
-from bert_jax.preflight import compile as compile_lib
+from bert_jax.preflight import check
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         devices, chip = tpu(args.topology)
         config = make_config(args, len(devices))
         mesh = mesh_lib.make_mesh(config.mesh, devices)
-        trial = compile_lib.compile_step(config, mesh, 0)
+        trial = check.compile_step(config, mesh, 0)
         if trial.program is None:
             raise ConfigError(
                 f"--batch={args.batch} does not fit; give a smaller batch"

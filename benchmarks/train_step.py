@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large
-from bert_jax.distributed import devices, sharding
+from bert_jax.distributed import chips, devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
 from bert_jax.training import compilation, optimizer
@@ -77,8 +77,7 @@ def main() -> None:
         name = f"{case}, {PEER}"
         rows.print_row("train_step", name, "sequences/s", rates["theirs"], **more)
         return
-    # A CPU has no data sheet, and a rate measured on a shared machine means little.
-    has_peak = device.platform != "cpu"
+    chip = chips.chip_of(device.device_kind)  # None for a CPU
     rate = statistics.median(rates["ours"]) / pairs
     rows.print_row(
         "train_step",
@@ -89,7 +88,7 @@ def main() -> None:
         rates.get("theirs"),
         **more,
         gflops_per_sequence=round(flops / pairs / 1e9, 2),
-        mfu=round(rate * flops / throughput.peak_flops(), 3) if has_peak else None,
+        mfu=round(rate * flops / chip.peak_flops, 3) if chip else None,
     )
 
 

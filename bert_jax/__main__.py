@@ -11,19 +11,9 @@ from bert_jax.errors import EXIT_USAGE
 
 # In the order in which a new user meets them.
 COMMANDS = (
-    "train",
-    "prepare",
-    "inspect_batch",
-    "evaluate",
-    "export",
-    "finetune",
-    "predict",
-    "extract",
-    "score",
-    "checkpoint",
-    "plan",
-    "preflight",
-)
+    "train prepare inspect_batch evaluate export finetune predict extract score"
+    " checkpoint plan preflight"
+).split()
 
 
 def main() -> None:
@@ -45,15 +35,10 @@ def main() -> None:
 def overview() -> str:
     """Returns the name and the first line of the docstring of every command."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {summary(name)}" for name in COMMANDS]
-    return "\n".join(
-        [
-            "bert-jax COMMAND [FLAGS], or python -m bert_jax.COMMAND [FLAGS]",
-            "",
-            *lines,
-            "",
-            "bert-jax COMMAND --help describes a command.",
-        ]
+    lines = [f"  {name:<{width}}  {summary(name)}\n" for name in COMMANDS]
+    return (
+        "bert-jax COMMAND [FLAGS], or python -m bert_jax.COMMAND [FLAGS]\n\n"
+        f"{''.join(lines)}\nbert-jax COMMAND --help describes a command."
     )
 
 

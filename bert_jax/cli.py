@@ -70,7 +70,6 @@ def run(
     """Parses the flags, calls main, and exits with the exit code of its exception.
 
     Args:
-      main: the command.
       doc: the first part of --help.
       computes: whether the command may compute on the CPU; False if it only compiles.
       takes_arguments: whether main takes a list of arguments that are not flags.

@@ -14,7 +14,6 @@ import jax
 
 import bert_jax
 from bert_jax import cli, clock
-from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -25,13 +24,11 @@ from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.monitoring.profile import Profiler
 from bert_jax.monitoring.report import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.storage import lease
 from bert_jax.training import (
     compilation,
-    compilation_cache,
     optimizer,
     overview,
     resume,
@@ -40,9 +37,9 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.saver import Saver
+from bert_jax.training.saver import Saver, read_ranking
 from bert_jax.training.step import TrainState
-from bert_jax.training.stepper import Stepper, training_batches
+from bert_jax.training.stepper import Profiler, Stepper, training_batches
 
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
@@ -59,7 +56,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             first_step = saved_step or (start.step if start else 0)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
-            ranking = best.read(workdir, config, saved_step)
+            ranking = read_ranking(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             plan = checkpoints.plan(saved_step) if saved_step else None
             budget = Budget(config, workdir, plan, startup.began)
@@ -227,7 +224,7 @@ def open_inputs(
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
         is_begun = resume.is_begun(workdir, config)
-        print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
+        print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):
@@ -240,8 +237,7 @@ def read_probes(
 ) -> Callable[..., Callable[[Any], dict[str, float]]]:
     """Reads config.eval.probes.
 
-    Returns:
-      (tokenizer, graphdef, mesh) -> the `probes` of `HeldOut`.
+    Returns (tokenizer, graphdef, mesh) -> the `probes` of `HeldOut`.
     """
     if not config.eval.probes:
         return lambda *_: lambda params: {}

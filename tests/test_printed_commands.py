@@ -119,7 +119,7 @@ def test_a_corrupt_checkpoint_is_replaced_by_the_command_in_the_error(home):
 
 @pytest.mark.slow
 def test_the_rows_of_a_diverged_step_are_shown_by_the_command_in_the_error(home):
-    reason = nonfinite.diagnose({}, str(home / "run"), 7)
+    reason = nonfinite.diagnose({"a": 1.0}, str(home / "run"), 7)
     assert "step 7 of 20" in run_printed(reason, home)
 
 

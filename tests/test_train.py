@@ -14,7 +14,7 @@ from bert_jax import train
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.monitoring import goodput
-from bert_jax.training import budget, compilation_cache, resume
+from bert_jax.training import budget, compilation, resume
 from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.conftest import TRAINED
@@ -40,7 +40,6 @@ def test_a_run_writes_checkpoints_metrics_and_curves(trained):
         "grad_norm",
         "sequences_per_sec",
         "tokens_per_sec",
-        "mfu",
         "padding_efficiency",
         "bad_steps",
         "time",
@@ -53,7 +52,7 @@ def test_a_run_writes_checkpoints_metrics_and_curves(trained):
     assert log[-1]["seconds_starting"] > 0 and log[-1]["seconds_steps"] > 0
     assert log[-1]["time"] - log[0]["time"] < total < 600
     assert log[-1]["loss"] < log[0]["loss"]
-    assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)
+    assert all(line["sequences_per_sec"] > 0 for line in log)
     assert 0.3 < log[0]["padding_efficiency"] <= 1
     (held_out,) = [line for line in lines(workdir) if "eval_loss" in line]
     settings = ("step", "eval_num_sequences", "eval_masked_lm_prob")
@@ -211,7 +210,7 @@ def test_the_step_is_compiled_while_the_state_is_made(trained, tmp_path, monkeyp
     monkeypatch.setattr(train, "Position", first_state)  # of the first state
     monkeypatch.setattr(resume, "lock_workdir", lock)
     monkeypatch.setattr(
-        compilation_cache, "enable", lambda *_: events.append("cache") or ""
+        compilation, "enable_cache", lambda *_: events.append("cache") or ""
     )
     config = workdir_lib.read_config(str(trained / "run"))
     assert config is not None

@@ -49,7 +49,6 @@ def show(workdir: str, is_verified: bool) -> list[int]:
             time.sleep(DELETION_SECS)
             if step not in integrity.steps(workdir):
                 continue
-        if problems:
             corrupt[step] = problems
         result = (", CORRUPT" if problems else ", verified") if is_verified else ""
         table.add_row(*row[:-1], row[-1] + result)

@@ -132,10 +132,7 @@ def ensure_space(workdir: str, step: int, needed_bytes: int) -> str:
     """Raises ConfigError if there is too little space for a checkpoint.
 
     Directories of unfinished saves are removed before, so no save may be in progress. A
-    bucket has space.
-
-    Returns:
-      "", for `multihost.agree`.
+    bucket has space. Returns "", for `multihost.agree`.
     """
     if storage.is_remote(workdir):
         return ""

@@ -83,11 +83,9 @@ class Checkpoints:
         config: CheckpointConfig | None = None,
         ranking: checkpoint_managers.PreservationPolicy | None = None,
     ):
-        """Opens the workdir's checkpoints.
+        """Opens the workdir's checkpoints, read-only without a config.
 
-        Args:
-          config: which checkpoints to keep; None opens them read-only.
-          ranking: preserves more checkpoints than `config` does, see best.py.
+        The ranking preserves more checkpoints than `config` does.
         """
         self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
@@ -187,21 +185,21 @@ class Checkpoints:
     def restore(self, step: int, like: T, mesh: jax.sharding.Mesh) -> T:
         """Restores the state of a step, or a part of it, onto any mesh.
 
-        Args:
-          like: shapes, dtypes and partition specs of the TrainState, from
-            `jax.eval_shape`, or of a part of it, for example {"params": params}.
+        `like` has the shapes, dtypes and partition specs, from `jax.eval_shape`, of the
+        TrainState or of a part of it, for example {"params": params}.
         """
         wanted = _by_path(like)
         parts = {name.split(".")[0] for name in wanted}
         found = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
         _check_arrays(found, _describe(wanted), f"{self.directory}/{step}")
         # jax.eval_shape gives scalars no sharding.
-        specs = {
-            n: x.sharding.spec if x.sharding else jax.P() for n, x in wanted.items()
-        }
         abstract = {
             name: jax.ShapeDtypeStruct(
-                x.shape, x.dtype, sharding=NamedSharding(mesh, specs[name])
+                x.shape,
+                x.dtype,
+                sharding=NamedSharding(
+                    mesh, x.sharding.spec if x.sharding else jax.P()
+                ),
             )
             for name, x in wanted.items()
         }
@@ -218,20 +216,16 @@ class Checkpoints:
         """Returns {path: [shape, dtype]} of the arrays of a step."""
         return self._meta(step, lambda meta: dict(meta["arrays"]))
 
-    def position(self, step: int, corpus_sha256: str) -> Position:
-        """Returns the position of the run in its data; checks the corpus."""
-        position = self.read_position(step)
-        if position.corpus_sha256 != corpus_sha256:
+    def position(self, step: int, corpus_sha256: str | None = None) -> Position:
+        """Returns the position of the run in its data; checks the corpus if given."""
+        position = self._meta(step, lambda meta: Position.from_json(meta["position"]))
+        if corpus_sha256 not in (None, position.corpus_sha256):
             raise ConfigError(
                 f"{self.directory}/{step} was not trained on the corpus in"
                 " config.data.corpus_dir; set the key to the run's corpus, or use"
                 " another --workdir"
             )
         return position
-
-    def read_position(self, step: int) -> Position:
-        """Like `position`, but does not check the corpus."""
-        return self._meta(step, lambda meta: Position.from_json(meta["position"]))
 
     def plan(self, step: int) -> dict[str, Any] | None:
         """Returns the `plan` that was saved at a step."""

@@ -216,7 +216,7 @@ class ExperimentConfig:
     log_every_steps: Resumable[Count]  # steps between log lines
     # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
     compilation_cache_dir: Resumable[PathOrEmpty]
-    # services that the metrics are also sent to; see monitoring/tracker_process.py
+    # services that the metrics are also sent to; see monitoring/trackers.py
     trackers: Resumable[tuple[Tracker, ...]]
     # (first step, number of steps) of a profiler trace for TensorBoard; (): none
     profile: Resumable[Annotated[tuple[Count, ...], Length(min=0, max=2)]]

@@ -120,11 +120,8 @@ Probability = Annotated[float, Range(min=0, max=1)]
 def build(kind: Any, values: Any, path: str) -> Any:
     """Builds a value of type `kind` from plain values, and checks its range.
 
-    Args:
-      kind: a dataclass, a union of dataclasses with a field `kind`, tuple[X, ...], a
-        Literal, a scalar, or one of these in Annotated with limits.
-      values: a mapping, list or scalar.
-      path: the name of the value, for error messages.
+    The type is a dataclass, a union of dataclasses with a field `kind`, tuple[X, ...],
+    a Literal, a scalar, or one of these in Annotated with limits. Errors name the path.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:

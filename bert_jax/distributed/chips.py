@@ -46,17 +46,17 @@ SLICE_NAMES = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Chip:
     """Data-sheet numbers of one device, which is 1 / devices_per_chip of a chip."""
 
     peak_flops: float  # dense bfloat16 FLOP/s
     hbm_bytes_per_s: float
-    devices_per_chip: int = 1
     # The fields below are given for TPUs only.
-    flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
     hbm_gib: float = 0.0  # available to a program: the smaller of two libtpu versions
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
+    flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
+    devices_per_chip: int = 1
 
     @property
     def clock_hz(self) -> float:
@@ -71,70 +71,26 @@ class Chip:
         return self.peak_flops / self.flops_per_cycle
 
 
-# Keys are prefixes of JAX's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 to
-# 7x), except for hbm_gib, from libtpu's out-of-memory errors, and for the links of v2
-# and v3 (4 links of 62 and 82 GB/s each way; Jouppi et al. 2020) and of v4 (6 links of
-# 50 GB/s; Jouppi et al. 2023). NVIDIA: data sheets (SXM).
+# Keys are prefixes of JAX's device_kind, values in the order of the fields of Chip.
+# Sources: docs.cloud.google.com/tpu/docs (v2 to 7x), except for hbm_gib, from libtpu's
+# out-of-memory errors, and for the links of v2 and v3 (4 links of 62 and 82 GB/s each
+# way; Jouppi et al. 2020) and of v4 (6 links of 50 GB/s; Jouppi et al. 2023). NVIDIA:
+# data sheets (SXM).
 CHIPS = {
-    "TPU v2": Chip(
-        peak_flops=22.5e12,
-        devices_per_chip=2,
-        flops_per_cycle=2**15,
-        hbm_gib=7.48,
-        hbm_bytes_per_s=350e9,
-        ici_bytes_per_s=248e9,
-    ),
-    "TPU v3": Chip(
-        peak_flops=61.5e12,
-        devices_per_chip=2,
-        flops_per_cycle=2**16,
-        hbm_gib=15.48,
-        hbm_bytes_per_s=450e9,
-        ici_bytes_per_s=328e9,
-    ),
-    "TPU v4": Chip(
-        peak_flops=275e12,
-        flops_per_cycle=2**18,
-        hbm_gib=30.75,
-        hbm_bytes_per_s=1200e9,
-        ici_bytes_per_s=600e9,
-    ),
-    "TPU v5 lite": Chip(
-        peak_flops=197e12,
-        flops_per_cycle=2**17,
-        hbm_gib=15.75,
-        hbm_bytes_per_s=819e9,
-        ici_bytes_per_s=400e9,
-    ),
-    "TPU v5": Chip(
-        peak_flops=459e12,
-        flops_per_cycle=2**18,
-        hbm_gib=95.73,
-        hbm_bytes_per_s=2765e9,
-        ici_bytes_per_s=1200e9,
-    ),
-    "TPU v6 lite": Chip(
-        peak_flops=918e12,
-        flops_per_cycle=2**19,
-        hbm_gib=31.24,
-        hbm_bytes_per_s=1638e9,
-        ici_bytes_per_s=800e9,
-    ),
-    "TPU7x": Chip(
-        peak_flops=1153.5e12,
-        devices_per_chip=2,
-        flops_per_cycle=2**19,
-        hbm_gib=94.74,
-        hbm_bytes_per_s=3690e9,
-        ici_bytes_per_s=600e9,
-    ),
-    "NVIDIA A100": Chip(peak_flops=312e12, hbm_bytes_per_s=1555e9),  # 80 GB: 2,039
-    "NVIDIA H100": Chip(peak_flops=989e12, hbm_bytes_per_s=3350e9),
-    "NVIDIA H200": Chip(peak_flops=989e12, hbm_bytes_per_s=4800e9),
-    "NVIDIA L40S": Chip(peak_flops=362e12, hbm_bytes_per_s=864e9),
-    "NVIDIA L40": Chip(peak_flops=181e12, hbm_bytes_per_s=864e9),
-    "NVIDIA L4": Chip(peak_flops=121e12, hbm_bytes_per_s=300e9),
-    "NVIDIA GeForce RTX 4090": Chip(peak_flops=165e12, hbm_bytes_per_s=1008e9),
+    "TPU v2": Chip(22.5e12, 350e9, 7.48, 248e9, 2**15, devices_per_chip=2),
+    "TPU v3": Chip(61.5e12, 450e9, 15.48, 328e9, 2**16, devices_per_chip=2),
+    "TPU v4": Chip(275e12, 1200e9, 30.75, 600e9, 2**18),
+    "TPU v5 lite": Chip(197e12, 819e9, 15.75, 400e9, 2**17),
+    "TPU v5": Chip(459e12, 2765e9, 95.73, 1200e9, 2**18),
+    "TPU v6 lite": Chip(918e12, 1638e9, 31.24, 800e9, 2**19),
+    "TPU7x": Chip(1153.5e12, 3690e9, 94.74, 600e9, 2**19, devices_per_chip=2),
+    "NVIDIA A100": Chip(312e12, 1555e9),  # 80 GB: 2,039
+    "NVIDIA H100": Chip(989e12, 3350e9),
+    "NVIDIA H200": Chip(989e12, 4800e9),
+    "NVIDIA L40S": Chip(362e12, 864e9),
+    "NVIDIA L40": Chip(181e12, 864e9),
+    "NVIDIA L4": Chip(121e12, 300e9),
+    "NVIDIA GeForce RTX 4090": Chip(165e12, 1008e9),
 }
 GPUS = {kind.split()[-1].lower(): kind for kind in CHIPS if kind.startswith("NVIDIA")}
 _COUNT = r"(?:([1-9]\d*)\*)?"  # a number of slices or GPUs, as in 2*v5e:16x16
@@ -143,20 +99,16 @@ _COUNT = r"(?:([1-9]\d*)\*)?"  # a number of slices or GPUs, as in 2*v5e:16x16
 def chip_of(device_kind: str) -> Chip | None:
     """Returns the specification of a JAX device_kind, or None if it is not in CHIPS."""
     device_kind = device_kind.replace("TPU v5e", "TPU v5 lite")  # JAX uses both names
-    for name, chip in CHIPS.items():
-        if device_kind.startswith(name):
-            return chip
-    return None
+    found = (chip for name, chip in CHIPS.items() if device_kind.startswith(name))
+    return next(found, None)
 
 
 def devices(name: str) -> list[Any]:
-    """Returns the devices of a TPU slice, or of this machine.
+    """Returns the devices of a TPU slice, or of this machine for "local".
 
-    Args:
-      name: the generation and the side lengths in chips, for example v5e:16x16, or
-        Google's name of the slice, v5litepod-256; several slices joined by the data
-        centre's network, for example 4*v5e:16x16; or "local" for the devices of this
-        machine.
+    The name has the generation and the side lengths in chips, as in v5e:16x16, or is
+    Google's, v5litepod-256. 4*v5e:16x16 are four slices, joined by the data centre's
+    network.
     """
     if name == LOCAL:
         if (num_hosts := num_tpu_hosts()) > 1:

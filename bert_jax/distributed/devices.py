@@ -38,10 +38,7 @@ STACK_FLAG, STACK_BYTES = "--fibers_default_thread_stack_size", 2**20
 
 
 def set_libtpu_stack() -> None:
-    """Sets the stack size of libtpu's threads, unless LIBTPU_INIT_ARGS sets it.
-
-    Must be called before libtpu is loaded.
-    """
+    """Sets the stack size of libtpu's threads, before libtpu is loaded."""
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
     if STACK_FLAG not in given:
         os.environ["LIBTPU_INIT_ARGS"] = f"{given} {STACK_FLAG}={STACK_BYTES}".strip()
@@ -104,12 +101,7 @@ def open_local_devices() -> None:
 
 
 def open_devices() -> None:
-    """Opens the devices, which takes a while on a TPU.
-
-    Raises:
-      ConfigError: if the platform named by JAX_PLATFORMS is absent or busy; or, if none
-        is named, when this machine has a TPU or an NVIDIA GPU that cannot be opened.
-    """
+    """Opens the devices of JAX_PLATFORMS, or of this machine, or raises ConfigError."""
     set_libtpu_stack()
     asked = _asked_platforms()
     installed = [] if asked else _installed_platforms()
@@ -124,15 +116,14 @@ def open_devices() -> None:
     except (RuntimeError, AssertionError) as error:  # the latter without CUDA
         given = os.environ.get("JAX_PLATFORMS")
         what = f"JAX_PLATFORMS={given}" if given else "this machine has an accelerator"
-        raise ConfigError(_cannot(what, error)) from None
+        raise _cannot(what, error) from None
     if backend != "cpu" or asked:
         return
     for platform in present:
         try:
             jax.devices(platform)
         except RuntimeError as error:
-            what = f"this machine has a {NAMES[platform]}"
-            raise ConfigError(_cannot(what, error)) from None
+            raise _cannot(f"this machine has a {NAMES[platform]}", error) from None
     num_chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if num_chips:
         raise ConfigError(
@@ -141,9 +132,9 @@ def open_devices() -> None:
         )
 
 
-def _cannot(what: str, error: BaseException) -> str:
+def _cannot(what: str, error: BaseException) -> ConfigError:
     reason = str(error).partition(" (set JAX_PLATFORMS")[0].strip()
-    return (
+    return ConfigError(
         f"{what} but its devices cannot be opened ({reason or 'there is none'}); end"
         " the process that uses them if there is one, or set JAX_PLATFORMS=cpu to"
         " use the CPU"

@@ -73,7 +73,7 @@ def check_slices(data: int, num_slices: int) -> None:
         )
 
 
-def batch_divisor(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
+def batch_divisor(mesh: Mesh) -> int:
     """Returns the number of parts that a microbatch's rows are split into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
@@ -114,11 +114,7 @@ def check(config: ExperimentConfig, mesh: Mesh) -> None:
 
 
 def check_batch(
-    key: str,
-    size: int,
-    accumulation_steps: int,
-    mesh: Mesh,
-    num_streams: int = 1,
+    key: str, size: int, accumulation_steps: int, mesh: Mesh, num_streams: int = 1
 ) -> None:
     """Raises ConfigError if a batch does not divide over the mesh.
 

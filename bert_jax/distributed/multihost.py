@@ -3,11 +3,18 @@
 Every run joins JAX's coordination service, including a run of one process, so that
 there is one way to interrupt a run. JAX detects TPU pods, GKE and SLURM by itself;
 elsewhere, the environment variables ENVIRONMENT identify the processes. Only process 0
-writes to standard output; that of the others is discarded.
-stopping.py ends the processes together when one of them fails.
+writes to standard output; that of the others is discarded. stopping.py ends the
+processes together when one of them fails.
+
+All processes must have the same settings, code and libraries: each computes its part of
+a step by its own program.
 """
 
 import ctypes
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
 import os
 import secrets
 import signal
@@ -15,15 +22,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from absl import flags
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
+import bert_jax
 from bert_jax import storage
-from bert_jax.distributed import settings, stopping
+from bert_jax.config import flatten
+from bert_jax.distributed import stopping
 from bert_jax.errors import ConfigError
 
 # The address of process 0 (host:port), the number of processes, and the index of this
@@ -36,6 +47,8 @@ ALONE_HEARTBEAT_SECS = 365 * 24 * 3600
 SHUTDOWN_SECS = 60  # how long the processes wait for each other at the end of a run
 # How long a file written on one host may take to appear on the others, despite caches.
 SHARED_SECS = 60
+SHARED_FILE = ".shared"  # in a directory that all processes must see
+LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 # How long the others wait for a value of process 0, which may prepare a corpus first.
 AGREE_SECS = 24 * 3600
 
@@ -48,7 +61,7 @@ T = TypeVar("T")
 def join(config: Any) -> None:
     """Joins the other processes of this run. Call it before devices are opened.
 
-    The config is a dataclass, which must be that of process 0, see settings.py.
+    The config is a dataclass, which must be that of process 0.
     """
     given = _processes_in_environment()
     limits: dict[str, Any] = {
@@ -76,7 +89,7 @@ def join(config: Any) -> None:
     if distributed.global_state.process_id:
         # Redirect the file descriptor, because C++ libraries write to it as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    settings.check_same(config)
+    check_same_settings(config)
 
 
 def _processes_in_environment() -> dict[str, Any]:
@@ -129,6 +142,51 @@ def _leave_service_running() -> None:
     state = distributed.global_state
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(state.service))
     state.service = None
+
+
+def check_same_settings(config: Any) -> None:
+    """Raises ConfigError if this process differs from process 0; opens no device.
+
+    The others are stopped before they return.
+    """
+    me, key, timeout = distributed.global_state.process_id, "bert_jax/settings", 300_000
+    found = code() | flag_values() | flatten({"config": dataclasses.asdict(config)})
+    mine = {name: json.dumps(value) for name, value in found.items()}
+    if me == 0:
+        _client().key_value_set(key, json.dumps(mine))
+    # A host with a cold disk imports its libraries and reads the sources.
+    first = json.loads(_client().blocking_key_value_get(key, timeout))
+    for name in {**first, **mine}:
+        if mine.get(name) != first.get(name):
+            raise ConfigError(
+                f"{name} is {mine.get(name)} in process {me}, but {first.get(name)} in"
+                " process 0; start all processes with the same command, code and"
+                " libraries"
+            )
+    _client().wait_at_barrier(key, timeout)
+
+
+def flag_values() -> dict[str, Any]:
+    """Returns the values of the command's flags, except --config: its keys count."""
+    own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    return {f"--{flag.name}": flag.value for flag in own if flag.name != "config"}
+
+
+def code() -> dict[str, Any]:
+    """Returns the versions of bert_jax and LIBRARIES, and a digest of the sources."""
+    found: dict[str, Any] = {"the version of bert_jax": bert_jax.__version__}
+    for name in LIBRARIES:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            version = None
+        found[f"the version of {name}"] = version
+    package, sha256 = Path(bert_jax.__file__).parent, hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256.update(f"{content}  {path.relative_to(package)}\n".encode())
+    found["the digest of the sources of bert_jax"] = sha256.hexdigest()[:16]
+    return found
 
 
 def num_processes() -> int:
@@ -200,48 +258,35 @@ def check_same(name: str, value: str, mistake: str) -> None:
 
 def make_shared(flag: str, directory: str) -> None:
     """Creates the directory that --flag names and verifies that all hosts share it."""
+    path = os.path.join(directory, SHARED_FILE)
 
     def mark() -> str:
-        name = f".shared-{secrets.token_hex(8)}"
+        token = secrets.token_hex(8)
         try:
             storage.make_directory(directory)
-            if num_processes() > 1 or storage.is_remote(directory):
-                storage.write(os.path.join(directory, name), b"")
+            if num_processes() > 1:
+                storage.write(path, token.encode())
         except OSError as error:
             raise ConfigError(
                 f"--{flag}={directory}: {error.strerror}; use another path"
             ) from None
-        return name
+        return token
 
-    marker = os.path.join(directory, agree(f"directory {flag}", mark))
-    seen = f"bert_jax/directory {flag} is seen by/"
-    if is_first():
-        try:
-            while not wait_for(lambda: _num_keys(seen) == num_processes() - 1):
-                pass
-        finally:
-            storage.remove(marker)
-    elif wait_for(lambda: storage.exists(marker)):
-        _client().key_value_set(f"{seen}{jax.process_index()}", "")
-    else:
-        raise ConfigError(
-            f"--{flag}={directory} of process {jax.process_index()} is not that of"
-            " process 0; use a directory that all hosts share"
-        )
-
-
-def _num_keys(directory: str) -> int:
-    return len(_client().key_value_dir_get(directory)) if num_processes() > 1 else 0
+    token = agree(f"directory {flag}", mark)
+    if is_first() or wait_for(
+        lambda: storage.exists(path) and storage.read(path).decode() == token
+    ):
+        return
+    raise ConfigError(
+        f"--{flag}={directory} of process {jax.process_index()} is not that of process"
+        " 0; use a directory that all hosts share"
+    )
 
 
 def wait_for(is_there: Callable[[], bool]) -> bool:
-    """Waits for another host; returns False after SHARED_SECS.
-
-    Raises ConfigError if another process has failed, so that this one can clean up.
-    """
+    """Waits for a file of another host; returns False after SHARED_SECS."""
     deadline = time.monotonic() + SHARED_SECS
     while not is_there():
-        stopping.raise_error_elsewhere()
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)

@@ -1,27 +1,31 @@
-"""Ends all processes of a run together, with one exit code.
+"""Ends all processes of a run together, with one exit code, and a process that hangs.
 
 A process that fails stores its error in JAX's coordination service, where a thread of
 every other process finds it. All processes then exit within seconds. A process that is
-killed stores nothing; XLA notices its absence, and the others exit with EXIT_LOST.
+killed stores nothing; XLA notices its absence, and the others exit with EXIT_LOST. So
+does a process that makes no progress, see `Watchdog`.
 """
 
+import collections
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import re
 import signal
+import statistics
 import sys
 import threading
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import jax
 from jax._src import distributed  # the coordination client has no public name
 
 from bert_jax import storage
-from bert_jax.errors import EXIT_LOST, ConfigError
+from bert_jax.errors import EXIT_LOST
 from bert_jax.storage import lease
 
 # A process without a heartbeat for this long is considered lost.
@@ -41,6 +45,14 @@ LOST_MESSAGE = (
     "another process of the run is gone; rerun the same command to resume from the last"
     " checkpoint"
 )
+# The smallest limit of a step: slow storage or a late peer is not a hang.
+PATIENCE_SECS = 600.0
+# The limit of slow steps, as a multiple of the median of the last RECENT_STEPS.
+PATIENCE_STEPS = 10
+RECENT_STEPS = 100
+# The limit of other activities: opening devices, a compilation, a save to a slow disk.
+LONG_SECS = 3600.0
+
 _ERROR_KEY, _BARRIER = "bert_jax/error", "bert_jax/stopped"
 
 _lock = threading.Lock()
@@ -137,14 +149,6 @@ def _exit_when_told() -> None:
     _leave(exit_code)
 
 
-def raise_error_elsewhere() -> None:
-    """Raises the error of another process as a ConfigError with its exit code."""
-    if found := _error_elsewhere():
-        error = ConfigError(found[0])
-        error.exit_code = found[1]
-        raise error
-
-
 def _error_elsewhere() -> tuple[str, int] | None:
     """Returns the error and exit code of the process that failed first, if any."""
     client: Any = distributed.global_state.client
@@ -222,3 +226,71 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a pipe may be closed
             stream.flush()
+
+
+# ------------------------------------------------------------------------- watchdog
+
+
+class Watchdog:
+    """Prints the stacks of all threads and exits with code 76 if a step hangs.
+
+    A thread watches for as long as the context is open.
+    """
+
+    def __init__(self, patience_secs: float = PATIENCE_SECS):
+        self._patience_secs = patience_secs
+        self._recent_secs = collections.deque[float](maxlen=RECENT_STEPS)
+        self._what = "the start"
+        self._since: float | None = None  # None while there is no limit
+        self._is_long = False  # the current activity is not a step
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="watchdog", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def heartbeat(self, what: str) -> None:
+        """Records the end of a step, or of an activity between steps."""
+        now = time.monotonic()
+        if self._since is not None and not self._is_long:
+            self._recent_secs.append(now - self._since)
+        self._what, self._since, self._is_long = what, now, False
+
+    def begin(self, what: str) -> None:
+        """Records the start of an activity that may take up to LONG_SECS."""
+        what = f"the start of {what}"
+        self._is_long, self._what, self._since = True, what, time.monotonic()
+
+    def pause(self) -> None:
+        """Removes the limit until `heartbeat` or `begin` is called."""
+        self._since = None
+
+    def limit_secs(self) -> float:
+        """Returns the limit of the current step or activity, in seconds."""
+        if self._is_long:
+            return LONG_SECS
+        if not self._recent_secs:
+            return self._patience_secs
+        slow = PATIENCE_STEPS * statistics.median(self._recent_secs.copy())
+        return max(self._patience_secs, slow)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(self._patience_secs / 10, 10.0)):
+            since, limit = self._since, self.limit_secs()
+            if since is not None and time.monotonic() - since > limit:
+                self._exit(limit)
+
+    def _exit(self, limit: float) -> None:
+        _print(
+            f"no progress for {limit:.0f} s after {self._what}; the stacks of all"
+            " threads follow; rerun the same command to resume from the last checkpoint"
+        )
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(EXIT_LOST)

@@ -108,7 +108,7 @@ class FinetuneConfig:
     log_every_steps: Count  # steps between log lines
     # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
     compilation_cache_dir: PathOrEmpty
-    # services that the metrics are also sent to; see monitoring/tracker_process.py
+    # services that the metrics are also sent to; see monitoring/trackers.py
     trackers: tuple[Tracker, ...]
     mesh: MeshConfig
     eval_every_steps: CountOrZero  # steps between dev evaluations; 0: once per epoch

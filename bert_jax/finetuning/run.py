@@ -275,7 +275,7 @@ class _Run:
         def count(num: int) -> None:
             nonlocal num_done
             num_done += num
-            self._monitor.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
+            self._monitor.progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
 
         with self._monitor.activity("evaluating"):
             found = self._setup.evaluate(self._state.params, split, count)

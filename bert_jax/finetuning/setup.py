@@ -30,7 +30,7 @@ from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import HostModel, PlacedModel
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
-from bert_jax.training import compilation, compilation_cache
+from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 
 OnRows = Callable[[int], object]  # called with the number of rows of each batch
@@ -205,7 +205,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
             f"the content of {name} differs between processes; give every process the"
             " same files",
         )
-    print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
+    print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
     placed = model_lib.place(teacher) if teacher else None
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 

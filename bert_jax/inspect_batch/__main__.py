@@ -38,7 +38,7 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     newest = integrity.newest_step(workdir)
     if not newest:
         return config, ()
-    position = Checkpoints(workdir).read_position(newest)
+    position = Checkpoints(workdir).position(newest)
     return config, resume.with_rollback(workdir, newest, position).skips
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.distributed import multihost
-from bert_jax.distributed.watchdog import Watchdog
+from bert_jax.distributed.stopping import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
@@ -55,11 +55,6 @@ class Monitor:
 
             self._trackers = Trackers(names, workdir, config)
 
-    def checkpoint(self, path: str) -> None:
-        """Records the directory of the newest checkpoint in the trackers."""
-        if self._trackers:
-            self._trackers.checkpoint(path)
-
     # -------------------------------------------------------------------------- log
 
     def open_log(
@@ -88,7 +83,7 @@ class Monitor:
         self._writer = None
         if multihost.is_first():
             self._writer = writer.MetricsWriter(workdir, first_step)
-        self._progress = StepProgress(first_step, num_steps)
+        self.progress = StepProgress(first_step, num_steps)
         self._log_every_steps = log_every_steps
         self._rates, self._format_steps = rates, format_steps
         self._on_steps = on_steps
@@ -126,7 +121,7 @@ class Monitor:
         jax.block_until_ready(metrics if is_cpu else self._last_metrics)
         self._last_metrics = metrics
         self._watchdog.heartbeat(f"step {step:,}")
-        self._progress.advance(step)
+        self.progress.advance(step)
         is_new_phase = phase_index != self._phase_index
         if self._step % self._log_every_steps == 0 or is_new_phase:
             self._write_steps()
@@ -162,16 +157,8 @@ class Monitor:
         """Excludes the time until the next step is complete from throughput."""
         self._timed_from = None
 
-    def set_last_step(self, step: int) -> None:
-        """Sets the number of steps of the whole run, if it has changed."""
-        self._progress.set_num_steps(step)
-
     def print(self, text: str) -> None:
-        self._progress.print(text)
-
-    def tick(self, text: str) -> None:
-        """Prints the progress of an activity if no line was printed for a while."""
-        self._progress.tick(text)
+        self.progress.print(text)
 
     def _write_steps(self) -> None:
         if not self._pending:
@@ -184,7 +171,7 @@ class Monitor:
             line |= self._rates(self._phase_index, self._timed_steps / seconds)
         self._timed_from, self._timed_steps = time.perf_counter(), 0
         self.write(self._step, line)
-        self._progress.update(self._step, self._format_steps(line))
+        self.progress.update(self._step, self._format_steps(line))
 
     # ------------------------------------------------------------------------- time
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 import rich.progress
 
-TICK_SECS = 15.0  # interval of the lines of `TaskLog`
+Stream = Literal["stdout", "stderr"]
+TICK_SECS = 15.0  # interval of the lines of `task`
 
 # The shortest and longest interval between plain lines. Between these limits it is a
 # tenth of the elapsed time: six lines in the first minute, and 60 in an hour.
@@ -114,34 +115,22 @@ def line_interval(elapsed_secs: float) -> float:
     return min(max(LINE_SECS, elapsed_secs / 10), MAX_LINE_SECS)
 
 
-def _print(line: str) -> None:
-    if sys.stdout is not None:  # it is None if it was closed
-        sys.stdout.write(f"{line}\n")  # one call, because other threads print as well
-        sys.stdout.flush()
+def _print(line: str, stream: Stream = "stdout") -> None:
+    file = getattr(sys, stream)
+    if file is not None:  # it is None if it was closed
+        file.write(f"{line}\n")  # one call, because other threads print as well
+        file.flush()
 
 
-class TaskLog:
-    """Prints when each task of a longer job starts and ends, and how long it takes."""
+@contextlib.contextmanager
+def task(name: str, stream: Stream) -> Iterator[None]:
+    """Prints a line at the start and the end of a task, and at intervals."""
+    start = time.monotonic()
 
-    def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
-        self._command, self._stream = command, stream
+    def print_line(end: str = "") -> None:
+        _print(f"{name}: {time.monotonic() - start:.0f} s{end}", stream)
 
-    def print(self, text: str) -> None:
-        """Prints a line, prefixed with the command."""
-        # One call, because another thread may print as well.
-        stream = getattr(sys, self._stream)
-        stream.write(f"{self._command}: {text}\n")
-        stream.flush()
-
-    @contextlib.contextmanager
-    def task(self, name: str) -> Iterator[None]:
-        """Prints a line at the start and the end of a task, and at intervals."""
-        start = time.monotonic()
-
-        def line() -> str:
-            return f"{name}: {time.monotonic() - start:.0f} s"
-
-        self.print(f"{name} ...")
-        with _ticking(lambda: self.print(f"{line()} so far"), lambda _: TICK_SECS):
-            yield
-        self.print(line())
+    _print(f"{name} ...", stream)
+    with _ticking(lambda: print_line(" so far"), lambda _: TICK_SECS):
+        yield
+    print_line()

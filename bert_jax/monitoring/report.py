@@ -22,14 +22,11 @@ class StepProgress:
     """Prints metrics as lines with the step and the time left."""
 
     def __init__(self, first_step: int, num_steps: int):
-        self._num_steps = num_steps
+        self.num_steps = num_steps
         self._width = len(_place(num_steps, num_steps))
         self._timed_from: tuple[int, float] | None = None  # step, seconds
         self._done = first_step
         self._printed_at = time.monotonic()
-
-    def set_num_steps(self, num_steps: int) -> None:
-        self._num_steps = num_steps
 
     def advance(self, step: int) -> None:
         """Records that `step` is complete."""
@@ -42,11 +39,11 @@ class StepProgress:
     def tick(self, text: str) -> None:
         """Prints the step and a text if there was no line for QUIET_SECS."""
         if time.monotonic() - self._printed_at >= QUIET_SECS:
-            self.print(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
+            self.print(f"{_place(self._done, self.num_steps)}{text}{self._left()}")
 
     def update(self, step: int, text: str) -> None:
         """Prints a log line; `text` is its formatted metrics."""
-        place = _place(step, self._num_steps)
+        place = _place(step, self.num_steps)
         self.print(f"{place:<{self._width}}  {text}{self._left()}")
 
     def _left(self) -> str:
@@ -55,7 +52,7 @@ class StepProgress:
         step, when = self._timed_from
         secs_per_step = (time.monotonic() - when) / (self._done - step)
         return (
-            f"  {format_duration(secs_per_step * (self._num_steps - self._done))} left"
+            f"  {format_duration(secs_per_step * (self.num_steps - self._done))} left"
         )
 
     def print(self, text: str) -> None:
@@ -91,8 +88,9 @@ def format_steps(metrics: dict[str, float]) -> str:
         rates = (
             f"  {metrics['sequences_per_sec']:6,.0f} seq/s"
             f"  {metrics['tokens_per_sec']:9,.0f} tok/s"
-            f"  mfu {metrics['mfu']:5.1%}"
         )
+    if "mfu" in metrics:
+        rates += f"  mfu {metrics['mfu']:5.1%}"
     return (
         f"loss {metrics['loss']:<6.3f}"
         f"  mlm acc {metrics['masked_lm_accuracy']:.3f}{next_sentence}"

@@ -3,41 +3,13 @@
 MFU is the share of the devices' peak matrix throughput that the model's own matrix
 products use. They are counted once for the forward pass and twice for the backward
 pass, and only where a step computes them. The peak is the data sheet's for bfloat16,
-whatever the compute dtype. The peak of an unknown device, in practice a CPU, is that of
-a float32 product, measured at the start, and again when a run exceeds it.
+whatever the compute dtype; a device without a data sheet, such as a CPU, has no MFU.
 """
 
-import time
-
 import jax
-import jax.numpy as jnp
 
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
 from bert_jax.distributed import chips
-
-
-def peak_flops() -> float:
-    """Returns the peak FLOP/s of one device, from its data sheet or measured."""
-    chip = chips.chip_of(jax.devices()[0].device_kind)
-    return chip.peak_flops if chip else _measured_flops()
-
-
-def _measured_flops() -> float:
-    """Returns the FLOP/s of the fastest 1024-cubed float32 product in half a second.
-
-    The fastest is taken because other work on the machine only slows products down.
-    """
-    n = 1024
-    x = jnp.ones((n, n), jnp.float32)
-    product = jax.jit(jnp.matmul)
-    product(x, x).block_until_ready()
-    seconds = []
-    end = time.perf_counter() + 0.5
-    while not seconds or time.perf_counter() < end:
-        start = time.perf_counter()
-        product(x, x).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * n**3 / min(seconds)
 
 
 def train_flops_per_sequence(
@@ -61,25 +33,24 @@ def train_flops_per_sequence(
     return 3.0 * ((L - 1) * layer + last_layer + heads)
 
 
-class Throughput:
-    """Computes the throughput metrics of a log line."""
+def step_flops(config: ExperimentConfig, phase: PhaseConfig) -> float:
+    """Returns the model FLOPs of a step of a phase, over all devices."""
+    return phase.global_batch_size * train_flops_per_sequence(
+        config.model, config.tokenizer.vocab_size, phase
+    )
 
-    def __init__(self, config: ExperimentConfig):
-        self._config = config
-        self._peak_flops = peak_flops() * jax.device_count()
 
-    def __call__(self, phase_index: int, steps_per_sec: float) -> dict[str, float]:
-        config, phase = self._config, self._config.phases[phase_index]
-        rate = phase.global_batch_size * steps_per_sec
-        flops = train_flops_per_sequence(
-            config.model, config.tokenizer.vocab_size, phase
-        )
-        # Other work may have slowed the measurement on a CPU, so measure again.
-        if rate * flops > self._peak_flops and jax.default_backend() == "cpu":
-            again = peak_flops() * jax.device_count()
-            self._peak_flops = max(self._peak_flops, again)
-        return {
-            "sequences_per_sec": rate,
-            "tokens_per_sec": rate * phase.sequence_length,
-            "mfu": rate * flops / self._peak_flops,
-        }
+def rates(
+    config: ExperimentConfig, phase_index: int, steps_per_sec: float
+) -> dict[str, float]:
+    """Returns the throughput metrics of a log line."""
+    phase = config.phases[phase_index]
+    rate = phase.global_batch_size * steps_per_sec
+    found = {
+        "sequences_per_sec": rate,
+        "tokens_per_sec": rate * phase.sequence_length,
+    }
+    if chip := chips.chip_of(jax.devices()[0].device_kind):
+        peak_flops = chip.peak_flops * jax.device_count()
+        found["mfu"] = step_flops(config, phase) * steps_per_sec / peak_flops
+    return found

@@ -26,7 +26,7 @@ from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.loading import completion
 from bert_jax.plan.choices import Plan, Row
-from bert_jax.preflight import checks
+from bert_jax.preflight import check
 
 UNITS = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 CORPUS_FLAG = "--config.data.corpus_dir"
@@ -59,7 +59,7 @@ def main() -> None:
     rows = plan.choose()
     num_slices, *_ = chips.parse_slices(device) or (1,)
     config = config_lib.from_config_dict(values)
-    checks.check_devices(config, plan.num_devices, num_slices)
+    check.check_devices(config, plan.num_devices, num_slices)
     print(f"{text} of text, {plan.num_devices} x {plan.kind}, {plan.hours:g} hours\n")
     print(table(rows))
     after = {key: x for key, x in flat(values).items() if x != before[key]}

@@ -4,7 +4,9 @@ import dataclasses
 import math
 from typing import Any
 
-from bert_jax.plan import estimates
+from bert_jax.config import ExperimentConfig, PhaseConfig
+from bert_jax.distributed import chips
+from bert_jax.monitoring import throughput
 
 MOST_EPOCHS, MOST_EPOCHS_CONTINUED = 40, 10  # as BERT (Devlin et al. 2019, A.2); ours
 MOST_WITHOUT_DROPOUT = 10  # ours; 37 epochs without it and 25 with it were measured
@@ -26,6 +28,28 @@ HEAD_SIZE = 64
 TOKENS_PER_SHARD, MOST_STREAMS = 2.5e6, 64  # as in configs/base.py
 HELD_OUT_TOKENS, MOST_HELD_OUT = 1e6, 0.02  # ours
 CHECKPOINT_BYTES = 12  # of a parameter: weight and two moments
+
+# ---- Measurements
+
+MEASURED_ON = "NVIDIA H200"
+# The share of the peak that a step in bfloat16 takes, by hidden size. Narrower models
+# were not measured: their share is taken as proportional to the width.
+SHARE_OF_PEAK = {512: 0.339, 768: 0.429, 1024: 0.489}
+STEPS_SHARE = 0.92  # of the time of the run of configs/gpu.py, with start-up and saves
+# Other GPUs have no kernels for attention, which save 59 of the 145 ms that a step of
+# BERT-base takes with 128 packed rows of 512 tokens (docs/performance.md).
+HAVE_KERNELS = ("NVIDIA H100", "NVIDIA H200")
+WITHOUT_KERNELS = 0.6
+# FLOPs of the runs of configs/laptop.py and configs/gpu.py, and how far their held-out
+# losses were below the unigram entropy, in nats.
+LAPTOP, GPU = (3.61e14, 2.77), (6.63e16, 3.76)
+GPU_GB = {"a100": 40, "h100": 80, "h200": 141, "l40s": 48, "l40": 48, "l4": 24}
+GPU_GB["4090"] = 24
+GPU_SHARE = 0.75  # that JAX allocates
+STATE_BYTES = 16  # of a parameter: weight, two moments and gradient
+# Activations of a layer, per token and hidden unit: 29 in configs/gpu_day.py with 64
+# rows at a time, compiled for v5e. Without kernels, also per pair of tokens and head.
+ACTIVATION_BYTES, SCORE_BYTES = 30, 4
 
 Row = tuple[str, str, str]  # name, value and reason of a choice
 
@@ -103,7 +127,7 @@ class Plan:
             if self._ratio() < TOKENS_PER_PARAMETER:
                 reason = "the smallest; such a run is too short for a useful model"
         size = f"{model.num_hidden_layers} layers of {model.hidden_size}"
-        millions = estimates.num_parameters(self.config) / 1e6
+        millions = num_parameters(self.config) / 1e6
         return "model", f"{size}, {millions:,.0f} M parameters", reason
 
     def _epochs(self) -> Row:
@@ -174,23 +198,23 @@ class Plan:
 
     def _hours(self) -> Row:
         hours = self._tokens_read() / self._tokens_per_hour()
-        reason = f"measured on one {estimates.MEASURED_ON}, scaled by peak or bandwidth"
+        reason = f"measured on one {MEASURED_ON}, scaled by peak or bandwidth"
         if hours < self.hours:
             reason += "; the text is the limit: more hours need more text"
         return "hours", f"~{float(f'{hours:.2g}'):g} of {self.hours:g}", reason
 
     def _loss(self) -> Row:
         flops = sum(
-            share * self._tokens_read() * estimates.flops_per_token(self.config, phase)
+            share * self._tokens_read() * flops_per_token(self.config, phase)
             for share, phase in zip(self._shares, self.config.phases, strict=True)
         )
         value, reason = "not known", "no run like this one was measured"
-        if not self.config.init_from and (found := estimates.gain(flops)):
+        if not self.config.init_from and (found := gain(flops)):
             span = " to ".join(sorted({f"{nats:.1f}" for nats in found}))
             value = f"~{span} nats below the unigram entropy"
             reason = (
                 f"{flops:.0e} FLOPs, extrapolated from configs/laptop.py and gpu.py,"
-                f" which had {estimates.LAPTOP[1]} and {estimates.GPU[1]} with 48 MB"
+                f" which had {LAPTOP[1]} and {GPU[1]} with 48 MB"
             )
         reason += f"; stop if 5 of {EVALUATIONS} evaluations in a row are no lower"
         return "held-out loss", value, reason
@@ -198,7 +222,7 @@ class Plan:
     def _disk(self) -> Row:
         checkpoint = self.config.checkpoint
         kept = checkpoint.keep + checkpoint.keep_best + 1  # one is being written
-        run = kept * CHECKPOINT_BYTES * estimates.num_parameters(self.config) / 1e9
+        run = kept * CHECKPOINT_BYTES * num_parameters(self.config) / 1e9
         value = f"~{2 * self.tokens / 1e9:.2g} GB corpus, ~{run:.2g} GB run"
         return "disk", value, "besides the text; prepare needs another corpus's size"
 
@@ -210,7 +234,7 @@ class Plan:
     def _tokens_per_hour(self) -> float:
         """Estimates the tokens that all devices read in an hour, padding included."""
         seconds = sum(
-            share / estimates.tokens_per_second(self.config, phase, self.kind)
+            share / tokens_per_second(self.config, phase, self.kind)
             for share, phase in zip(self._shares, self.config.phases, strict=True)
         )
         return 3600 * self.num_devices / seconds
@@ -223,16 +247,13 @@ class Plan:
     def _num_parts(self) -> int:
         """Returns the number of microbatches with which each fits into the memory."""
         rows = [x.global_batch_size // self.num_devices for x in self.config.phases]
-        most = [
-            estimates.rows_that_fit(self.config, x, self.kind)
-            for x in self.config.phases
-        ]
+        most = [rows_that_fit(self.config, x, self.kind) for x in self.config.phases]
         least = max(-(-n // m) for n, m in zip(rows, most, strict=True))
         common = math.gcd(*rows)
         return next((n for n in range(least, common) if common % n == 0), common)
 
     def _ratio(self) -> float:
-        return self._tokens_read() / estimates.num_parameters(self.config)
+        return self._tokens_read() / num_parameters(self.config)
 
     def _num_steps(self, tokens: float) -> list[int]:
         """Returns the steps of each phase, if all phases read this many tokens."""
@@ -244,3 +265,73 @@ class Plan:
 
 def _rounded(number: float) -> int:
     return max(int(float(f"{number:.3g}")), 1)
+
+
+# ---------------------------------------------------------------------------- estimates
+# docs/plan.md says how far each estimate is from what was measured.
+
+
+def num_parameters(config: ExperimentConfig) -> int:
+    """Returns the number of weights in matrices and tables."""
+    model = config.model
+    D, F, L = model.hidden_size, model.intermediate_size, model.num_hidden_layers
+    rows = config.tokenizer.vocab_size + model.max_position_embeddings
+    return D * rows + L * (4 * D**2 + 2 * D * F) + 2 * D**2
+
+
+def flops_per_token(config: ExperimentConfig, phase: PhaseConfig) -> float:
+    """Returns the FLOPs of a token of a row, forward and backward."""
+    model, vocab_size = config.model, config.tokenizer.vocab_size
+    row = throughput.train_flops_per_sequence(model, vocab_size, phase)
+    return row / phase.sequence_length
+
+
+def tokens_per_second(config: ExperimentConfig, phase: PhaseConfig, kind: str) -> float:
+    """Estimates how many tokens a run reads per second on each device.
+
+    The rate of an H200 is scaled by the peak or by the bandwidth of the memory of a
+    key of chips.CHIPS, whichever is the smaller ratio.
+    """
+    chip, measured = chips.CHIPS[kind], chips.CHIPS[MEASURED_ON]
+    speed = min(
+        chip.peak_flops / measured.peak_flops,
+        chip.hbm_bytes_per_s / measured.hbm_bytes_per_s,
+    )
+    if kind.startswith("NVIDIA") and kind not in HAVE_KERNELS:
+        speed *= WITHOUT_KERNELS
+    width = config.model.hidden_size
+    nearest = max((n for n in SHARE_OF_PEAK if n <= width), default=512)
+    share = STEPS_SHARE * SHARE_OF_PEAK[nearest] * min(width / nearest, 1.0)
+    return speed * share * measured.peak_flops / flops_per_token(config, phase)
+
+
+def rows_that_fit(config: ExperimentConfig, phase: PhaseConfig, kind: str) -> int:
+    """Estimates how many rows fit into the memory of a device at a time."""
+    memory = chips.CHIPS[kind].hbm_gib * chips.GIB
+    if kind.startswith("NVIDIA"):
+        memory = GPU_SHARE * 1e9 * GPU_GB[kind.split()[-1].lower()]
+    free = memory - STATE_BYTES * num_parameters(config)
+    return max(int(free / row_bytes(config, phase, kind)), 1)
+
+
+def row_bytes(config: ExperimentConfig, phase: PhaseConfig, kind: str) -> float:
+    """Estimates the memory that a row takes in a step."""
+    model, length = config.model, phase.sequence_length
+    token = model.hidden_size * ACTIVATION_BYTES
+    if kind.startswith("NVIDIA") and kind not in HAVE_KERNELS:
+        token += model.num_attention_heads * length * SCORE_BYTES
+    return model.num_hidden_layers * token * length
+
+
+def gain(flops: float) -> tuple[float, float] | None:
+    """Estimates how far the held-out loss will be below the unigram entropy, in nats.
+
+    Interpolates two measured runs by the logarithm of their FLOPs. Beyond them, the
+    range is from half of that slope to all of it; below them, it is unknown.
+    """
+    (low, low_gain), (high, high_gain) = LAPTOP, GPU
+    if flops < low:
+        return None
+    decades = math.log10(flops / high)
+    line = (high_gain - low_gain) / math.log10(high / low) * decades
+    return high_gain + (line / 2 if decades > 0 else line), high_gain + line

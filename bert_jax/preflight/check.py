@@ -1,99 +1,213 @@
-"""Compiles the phases of a run for a topology and reports memory, time and cost."""
+"""Checks a config, and compiles its phases for a topology: memory, time and cost."""
 
 import dataclasses
 import importlib.metadata
 import importlib.util
-import itertools
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 
 from bert_jax.config import REMAT, ExperimentConfig
-from bert_jax.distributed import chips
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import build
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.distributed import chips, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
-from bert_jax.monitoring import throughput
-from bert_jax.monitoring.progress import TaskLog
-from bert_jax.preflight import checks
-from bert_jax.preflight import compile as compile_lib
-from bert_jax.preflight.compile import Trial
+from bert_jax.monitoring import progress, throughput
+from bert_jax.preflight import hlo
+from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
 
+def preflight(
+    config: ExperimentConfig,
+    topology: str,
+    price: float | None = None,
+    search: bool = True,
+) -> dict[str, Any]:
+    """Returns the report that --json prints.
+
+    Args:
+      topology: TPU topology, or "local"; see `chips.devices`.
+      price: price of one chip for one hour.
+      search: whether to compare the kinds of remat.
+    """
+    devices = chips.devices(topology)
+    mesh = mesh_lib.make_mesh(config.mesh, devices)
+    mesh_lib.check_mesh(config, mesh)
+    jax.set_mesh(mesh)
+    checks = check_corpus(config)
+    chip = chips.chip_of(devices[0].device_kind)
+    # A compilation takes gigabytes, so one at a time; Ctrl-C needs this thread.
+    phases = Phases(config, mesh, chip, price, ThreadPoolExecutor(1))
+    trials = fitting = phases.compile(config)
+    fits = all(trial.fits for trial in trials) if phases.hbm_bytes else None
+    remedy = None
+    if fits is False and (fitting := phases.divided()):
+        parts = fitting[0].config.accumulation_steps
+        flag = f"--config.accumulation_steps={parts}"
+        remedy = {"flag": flag, "phases": [phases.estimate(x) for x in fitting]}
+    reports = list(map(phases.report, trials))
+    if search and fits is not None and fitting:
+        for report, found in zip(reports, phases.remats(fitting), strict=True):
+            report["remat"] = found
+    estimates = remedy["phases"] if remedy else [x["estimated"] for x in reports]
+    hours = sum(each["hours"] for each in estimates) if all(estimates) else None
+    num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
+    libraries = filter(importlib.util.find_spec, ("jax", "jaxlib", "libtpu"))
+    return {
+        "fits": fits,
+        "topology": topology,
+        "device_kind": devices[0].device_kind,
+        "devices": mesh.size,
+        "chips": num_chips,
+        "mesh": dict(mesh.shape),
+        "shard_optimizer": config.mesh.shard_optimizer,
+        "layers": config.model.num_hidden_layers,
+        "hidden_size": config.model.hidden_size,
+        "compute_dtype": str(step_lib.compute_dtype(config.compute_dtype)),
+        "remat": config.remat,
+        "versions": {name: importlib.metadata.version(name) for name in libraries},
+        "checks": checks,
+        "phases": reports,
+        "remedy": remedy,
+        "hours": hours,
+        "cost": hours * num_chips * price if hours and price is not None else None,
+    }
+
+
 @dataclasses.dataclass(frozen=True)
-class Phase:
-    """Compiles and estimates the step of one phase."""
+class Trial:
+    """The compiled step of a phase. All bytes are those of one device."""
 
     config: ExperimentConfig
-    index: int  # in config.phases
+    phase_index: int
+    sequences: int  # in a microbatch, per device
+    facts: dict[str, Any]  # memory and collectives; needed_bytes if it does not fit
+    program: hlo.CompiledProgram | None = None  # None if it does not fit
+
+    @property
+    def fits(self) -> bool:
+        return self.program is not None
+
+    @property
+    def total_bytes(self) -> int:
+        memory = self.facts.get("memory")
+        return memory["total"] if memory else self.facts["needed_bytes"]
+
+
+def compile_step(
+    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
+) -> Trial:
+    """Compiles the train step of a phase for local devices or for a topology.
+
+    libtpu rejects a program that exceeds the memory of its chip, and reports how many
+    bytes the program needs.
+    """
+    tx, schedule = optimizer.make_optimizer(config)
+    with jax.set_mesh(mesh):  # a thread has its own mesh
+        graphdef, init = step_lib.init_state(config, tx)
+        state = step_lib.abstract_state(init, mesh)
+        step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+    phase = config.phases[phase_index]
+    batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
+    facts: dict[str, Any] = {
+        "arguments": {
+            "parameters": hlo.device_bytes(state.params),
+            "optimizer_moments": hlo.device_bytes(state.opt_state),
+            "batch": hlo.device_bytes(batch),
+        }
+    }
+    program, start = None, time.perf_counter()
+    try:
+        compiled = compilation.compile_phase(config, step, state, mesh, phase_index)
+    except jax.errors.JaxRuntimeError as error:
+        needed = hlo.refused_bytes(str(error))
+        if needed is None:
+            raise
+        facts["needed_bytes"], _ = needed
+    else:
+        program = hlo.CompiledProgram(compiled.as_text() or "", mesh.size)
+        facts["memory"] = hlo.memory(compiled)
+        facts["collectives"] = list(map(dataclasses.asdict, program.collectives))
+    facts["seconds_to_compile"] = time.perf_counter() - start
+    rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
+    return Trial(config, phase_index, phase.global_batch_size // rows, facts, program)
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """Compiles and estimates the steps of all phases."""
+
+    config: ExperimentConfig
     mesh: jax.sharding.Mesh
     chip: Chip | None  # None if the device has no data sheet
     price: float | None  # price of one chip for one hour
-    log: TaskLog = dataclasses.field(default_factory=lambda: TaskLog("preflight"))
+    threads: ThreadPoolExecutor
 
     @property
     def hbm_bytes(self) -> int:
         """Memory of one device, in bytes; 0 if it is unknown."""
         return int(self.chip.hbm_gib * GIB) if self.chip else 0
 
-    def compile(self, config: ExperimentConfig) -> Trial:
-        """Compiles the step of the phase with a changed config."""
-        phase = config.phases[self.index]
-        with self.log.task(
-            f"compiling phase {self.index + 1} of {len(config.phases)}:"
+    def compile(self, config: ExperimentConfig) -> list[Trial]:
+        """Compiles the steps of all phases with a changed config."""
+        indices = range(len(config.phases))
+        return list(self.threads.map(lambda i: self.compile_one(config, i), indices))
+
+    def compile_one(self, config: ExperimentConfig, index: int) -> Trial:
+        phase = config.phases[index]
+        with progress.task(
+            f"preflight: compiling phase {index + 1} of {len(config.phases)}:"
             f" {phase.global_batch_size} x {phase.sequence_length} tokens,"
-            f" accumulation_steps={config.accumulation_steps}, remat={config.remat}"
+            f" accumulation_steps={config.accumulation_steps}, remat={config.remat}",
+            "stderr",
         ):
-            return compile_lib.compile_step(config, self.mesh, self.index)
+            return compile_step(config, self.mesh, index)
 
-    def report(self, search: bool) -> dict[str, Any]:
-        """Compiles the config's batch; searches if asked to or if it does not fit."""
-        trial = self.compile(self.config)
-        report = dataclasses.asdict(self.config.phases[self.index]) | {
-            "phase": self.index,
-            "accumulation_steps": self.config.accumulation_steps,
-            "micro_batch": trial.sequences,
-            "fits": trial.fits if self.hbm_bytes else None,
-            "compiled": trial.facts | {"hbm_bytes": self.hbm_bytes},
-            "model_flops": model_flops(self.config, self.index),
-            "estimated": self.estimate(trial),
-        }
-        if self.hbm_bytes and (search or not trial.fits):
-            report |= self.search(trial, compare_remat=search)
-        return report
+    def divided(self) -> list[Trial]:
+        """Compiles the smallest accumulation_steps with which all phases fit."""
+        divisor = mesh_lib.batch_divisor(self.mesh)
+        rows = [phase.global_batch_size // divisor for phase in self.config.phases]
+        most = math.gcd(*rows)
+        for parts in range(self.config.accumulation_steps + 1, most + 1):
+            if most % parts == 0:
+                config = dataclasses.replace(self.config, accumulation_steps=parts)
+                trials = self.compile(config)
+                if all(trial.fits for trial in trials):
+                    return trials
+        return []
 
-    def search(self, trial: Trial, *, compare_remat: bool) -> dict[str, Any]:
-        """Reports the largest microbatch that fits, and the effect of remat."""
-        rows = self.config.phases[self.index].global_batch_size // trial.sequences
-        largest = compile_lib.largest_batch(
-            trial,
-            self.hbm_bytes,
-            lambda n: self.compile(
-                compile_lib.with_batch(self.config, self.index, n * rows)
-            ),
-        )
-        if not largest:
-            return {"largest_micro_batch": 0}
-        found: dict[str, Any] = {
-            "largest_micro_batch": largest.sequences,
-            "largest": self.summary(largest),
-        }
-        if compare_remat:
-            own = trial if trial.fits else largest
-            others = [name for name in REMAT if name != own.config.remat]
-            configs = [dataclasses.replace(own.config, remat=name) for name in others]
-            trials = [own, *map(self.compile, configs)]
-            found["remat"] = list(map(self.summary, trials))
-        return found
+    def remats(self, trials: list[Trial]) -> list[list[dict[str, Any]]]:
+        """Compares the kinds of remat in each phase, that of the trials first."""
+        config = trials[0].config
+        others = [name for name in REMAT if name != config.remat]
+        configs = [dataclasses.replace(config, remat=name) for name in others]
+        compiled = [trials, *map(self.compile, configs)]
+        return [list(map(self.summary, kinds)) for kinds in zip(*compiled, strict=True)]
 
     def summary(self, trial: Trial) -> dict[str, Any]:
         return {
-            "global_batch_size": trial.config.phases[self.index].global_batch_size,
+            "accumulation_steps": trial.config.accumulation_steps,
             "remat": trial.config.remat,
             "fits": trial.fits,
             "total_bytes": trial.total_bytes,
+            "estimated": self.estimate(trial),
+        }
+
+    def report(self, trial: Trial) -> dict[str, Any]:
+        phase = trial.config.phases[trial.phase_index]
+        return dataclasses.asdict(phase) | {
+            "phase": trial.phase_index,
+            "accumulation_steps": trial.config.accumulation_steps,
+            "micro_batch": trial.sequences,
+            "fits": trial.fits if self.hbm_bytes else None,
+            "compiled": trial.facts | {"hbm_bytes": self.hbm_bytes},
+            "model_flops": throughput.step_flops(trial.config, phase),
             "estimated": self.estimate(trial),
         }
 
@@ -119,7 +233,7 @@ class Phase:
             written = each.num_bytes / chip.hbm_bytes_per_s
             computed = each.kernel_flops / chip.peak_flops
             seconds[program.kind(each)] += times * max(written, computed)
-        phase, step = trial.config.phases[self.index], sum(seconds.values())
+        phase, step = trial.config.phases[trial.phase_index], sum(seconds.values())
         rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600
         num_chips = program.num_devices / chip.devices_per_chip
         peak_flops = program.num_devices * chip.peak_flops
@@ -130,90 +244,63 @@ class Phase:
             "step_seconds": step,
             "sequences_per_second": rate,
             "sequences_per_second_per_chip": rate / num_chips,
-            "mfu": model_flops(trial.config, self.index) / step / peak_flops,
+            "mfu": throughput.step_flops(trial.config, phase) / step / peak_flops,
             "hours": hours,
             "cost": None if self.price is None else hours * num_chips * self.price,
         }
 
 
-def model_flops(config: ExperimentConfig, phase_index: int) -> float:
-    """Returns the model FLOPs of a step over all devices, see throughput.py."""
-    phase = config.phases[phase_index]
-    return phase.global_batch_size * throughput.train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, phase
+# ------------------------------------------------------------------ without compilation
+
+
+def check_corpus(config: ExperimentConfig) -> list[str]:
+    """Checks the corpus; returns a line for each check that passed or was skipped."""
+    directory = config.data.corpus_dir
+    if corpus_lib.exists(directory):
+        corpus = build.find_corpus(config)
+        found = [f"corpus {directory} matches the config's tokenizer and settings"]
+        for i, phase in enumerate(config.phases):
+            rows = sum(corpus.rows_per_epoch("train", config.data, phase))
+            epochs = phase.num_steps * phase.global_batch_size / rows
+            found.append(
+                f"phase {i + 1} takes {epochs:,.1f} epochs of {rows:,} rows of"
+                f" {phase.sequence_length} tokens"
+            )
+    else:
+        found = [f"no corpus in {directory} yet: not checked"]
+    found += _notes(config)
+    if config.guard.replay_every_steps:
+        found.append(
+            "not included: the memory of config.guard.replay_every_steps, which is two"
+            " more states and the temporaries of another step"
+        )
+    return found
+
+
+def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -> str:
+    """Checks that a config can be divided over the devices of all slices; opens none.
+
+    Returns one line that describes the mesh and the batches.
+    """
+    shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
+    mesh_lib.check_slices(shape[0], num_slices)
+    mesh = jax.sharding.AbstractMesh(shape, mesh_lib.AXES)
+    mesh_lib.check(config, mesh)
+    axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    parts = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
+    batches = (
+        f"phase {i + 1}: {phase.global_batch_size} sequences,"
+        f" {phase.global_batch_size // parts} per device and microbatch"
+        for i, phase in enumerate(config.phases)
     )
+    fits = f"the config fits {num_devices} device(s), mesh {axes}"
+    return "; ".join([fits, *batches, *_notes(config)])
 
 
-def remedy(
-    phases: list[Phase], largest: list[int], threads: ThreadPoolExecutor
-) -> dict[str, Any] | None:
-    """Finds the smallest accumulation_steps with which all phases fit, by compiling.
-
-    `largest` is the number of sequences per microbatch that fit, for each phase.
-    Returns the flag and the estimates of the phases; None if no number is enough.
-    """
-    config, divisor = phases[0].config, mesh_lib.batch_divisor(phases[0].mesh)
-    rows = [phase.global_batch_size // divisor for phase in config.phases]
-    for parts in range(1, math.gcd(*rows) + 1):
-        sizes = zip(rows, largest, strict=True)
-        if any(n % parts or n // parts > most for n, most in sizes):
-            continue
-        split = itertools.repeat(dataclasses.replace(config, accumulation_steps=parts))
-        trials = list(threads.map(lambda p, c: p.compile(c), phases, split))
-        if all(trial.fits for trial in trials):
-            found = list(map(Phase.estimate, phases, trials))
-            return {"flag": f"--config.accumulation_steps={parts}", "phases": found}
-    return None
-
-
-def preflight(
-    config: ExperimentConfig,
-    topology: str,
-    price: float | None = None,
-    search: bool = True,
-) -> dict[str, Any]:
-    """Returns the report that --json prints.
-
-    Args:
-      topology: TPU topology, or "local"; see `chips.devices`.
-      search: whether to find the largest batch and compare the kinds of remat.
-    """
-    devices = chips.devices(topology)
-    mesh = mesh_lib.make_mesh(config.mesh, devices)
-    mesh_lib.check_mesh(config, mesh)
-    jax.set_mesh(mesh)
-    found = checks.check(config)
-    chip = chips.chip_of(devices[0].device_kind)
-    phases = [Phase(config, i, mesh, chip, price) for i in range(len(config.phases))]
-    # A compilation takes gigabytes, so one at a time; Ctrl-C needs this thread.
-    threads = ThreadPoolExecutor(1)
-    reports = list(threads.map(lambda phase: phase.report(search), phases))
-    fits = None if reports[0]["fits"] is None else all(r["fits"] for r in reports)
-    libraries = filter(importlib.util.find_spec, ("jax", "jaxlib", "libtpu"))
-    # For a phase that fits and was not searched, only its own batch is known to fit.
-    known = [each.get("largest_micro_batch", each["micro_batch"]) for each in reports]
-    found_remedy = remedy(phases, known, threads) if fits is False else None
-    estimates = [each["estimated"] for each in reports]
-    if found_remedy:
-        estimates = found_remedy["phases"]
-    hours = sum(each["hours"] for each in estimates) if all(estimates) else None
-    num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
-    return {
-        "fits": fits,
-        "topology": topology,
-        "device_kind": devices[0].device_kind,
-        "devices": mesh.size,
-        "chips": num_chips,
-        "mesh": dict(mesh.shape),
-        "shard_optimizer": config.mesh.shard_optimizer,
-        "layers": config.model.num_hidden_layers,
-        "hidden_size": config.model.hidden_size,
-        "compute_dtype": str(step_lib.compute_dtype(config.compute_dtype)),
-        "remat": config.remat,
-        "versions": {name: importlib.metadata.version(name) for name in libraries},
-        "checks": found,
-        "phases": reports,
-        "remedy": found_remedy,
-        "hours": hours,
-        "cost": hours * num_chips * price if hours and price is not None else None,
-    }
+def _notes(config: ExperimentConfig) -> list[str]:
+    notes = list(optimizer.schedule_notes(config))
+    for key in ("init_from", "branch_from"):
+        if getattr(config, key):
+            path = getattr(config, key)
+            notes.append(f"the weights in config.{key}={path!r} were not checked")
+    return notes

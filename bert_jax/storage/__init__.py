@@ -6,6 +6,7 @@ Hugging Face Hub, see hub.py; Python opens all others. retries.py describes erro
 
 import atexit
 import contextlib
+import functools
 import glob as local_glob
 import os
 import re
@@ -21,11 +22,11 @@ from bert_jax import hub
 from bert_jax.errors import MissingObjectError
 from bert_jax.storage.buckets import file_system as file_system
 from bert_jax.storage.buckets import is_remote as is_remote
+from bert_jax.storage.buckets import parse_path as parse_path
 from bert_jax.storage.own_files import acquire as acquire
 from bert_jax.storage.own_files import open_own as open_own
 from bert_jax.storage.own_files import private_directory as private_directory
 from bert_jax.storage.own_files import why_not_private as why_not_private
-from bert_jax.storage.paths import parse_path as parse_path
 from bert_jax.storage.reader import Reader as Reader
 from bert_jax.storage.reader import read_ranges as read_ranges
 from bert_jax.storage.retries import USERS_ERRORS as USERS_ERRORS
@@ -51,14 +52,7 @@ def absolute(path: str) -> str:
 
 
 def read(path: str) -> bytes:
-    """Returns the contents of a file.
-
-    Raises:
-      FileNotFoundError: if there is no such local file.
-      MissingObjectError: if there is no such object or bucket.
-      ConfigError: if access to the object is not permitted.
-      StorageError: if storage fails several times in a row.
-    """
+    """Returns the contents of a file; raises errors like `with_retries`."""
 
     def once() -> bytes:
         if is_remote(path):
@@ -145,20 +139,7 @@ def stat(path: str) -> Stat:
     if not is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
-    return _stat_object(path, _info(path))
-
-
-def _info(url: str) -> dict[str, Any]:
-    return with_retries(lambda: file_system(url).info(url), url)
-
-
-def _stat_object(url: str, info: dict[str, Any]) -> Stat:
-    if url.startswith(hub.SCHEME):  # the URL has a commit, so the file never changes
-        return Stat(info["size"], 0)
-    changed = info.get("mtime") or info.get("LastModified")  # of gcsfs, of s3fs
-    if changed is None:
-        changed = with_retries(lambda: file_system(url).modified(url), url)
-    return Stat(info["size"], round(changed.timestamp() * 1e9))
+    return _stat_object(path, with_retries(lambda: file_system(path).info(path), path))
 
 
 def stat_all(paths: Sequence[str]) -> list[Stat | None]:
@@ -173,7 +154,7 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
 
 def _stat_file(path: str) -> Stat | None:
     if is_remote(path):
-        info = _info(path)
+        info = with_retries(lambda: file_system(path).info(path), path)
         return None if info["type"] == "directory" else _stat_object(path, info)
     try:
         found = with_retries(lambda: os.stat(path), path)
@@ -181,6 +162,15 @@ def _stat_file(path: str) -> Stat | None:
         return None
     is_file = stat_lib.S_ISREG(found.st_mode)
     return Stat(found.st_size, found.st_mtime_ns) if is_file else None
+
+
+def _stat_object(url: str, info: dict[str, Any]) -> Stat:
+    if url.startswith(hub.SCHEME):  # the URL has a commit, so the file never changes
+        return Stat(info["size"], 0)
+    changed = info.get("mtime") or info.get("LastModified")  # of gcsfs, of s3fs
+    if changed is None:
+        changed = with_retries(lambda: file_system(url).modified(url), url)
+    return Stat(info["size"], round(changed.timestamp() * 1e9))
 
 
 # -------------------------------------------------------------------------- writing
@@ -218,11 +208,9 @@ def create(path: str, data: bytes) -> bool:
 
 
 def write_with(path: str, fill: Callable[[str], T]) -> T:
-    """Writes a file atomically with a function that writes to a given path.
+    """Writes a file atomically with a function that writes to a local temporary path.
 
-    Args:
-      fill: writes the file to the temporary path that is passed to it, which is local;
-        called again after transient errors.
+    `fill` is called again after transient errors.
     """
 
     def once() -> T:
@@ -288,39 +276,25 @@ def remove_scratch() -> None:
 
 
 def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> None:
-    """Copies files of a directory in a bucket to a local one.
-
-    Args:
-      is_wanted: called with the path of each file in the directory.
-    """
-    system = file_system(directory)
-
-    def fetch(name: str) -> None:
-        path = os.path.join(target, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        url = f"{directory}/{name}"
-        with_retries(lambda: system.get_file(url, path), url)
-
-    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-        list(pool.map(fetch, filter(is_wanted, files(directory))))
+    """Copies files of a directory in a bucket, by their paths in it, to a local one."""
+    names = list(filter(is_wanted, files(directory)))
+    urls, paths = _joined(directory, names), _joined(target, names)
+    with_retries(lambda: file_system(directory).get(urls, paths), directory)
 
 
 def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
-    """Copies the files of a local directory to one in a bucket.
+    """Copies the files of a local directory to one in a bucket; ends with `last`."""
+    first = [name for name in files(directory) if name not in last]
+    for names in (first, list(last)):
+        paths, urls = _joined(directory, names), _joined(target, names)
+        put = functools.partial(
+            file_system(target).put, paths, urls, batch_size=TRANSFER_THREADS
+        )
+        with_retries(put, target)
 
-    Args:
-      last: names of the files to copy when all others are complete.
-    """
-    system = file_system(target)
 
-    def put(name: str) -> None:
-        url, path = f"{target}/{name}", os.path.join(directory, name)
-        with_retries(lambda: system.put_file(path, url), url)
-
-    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-        list(pool.map(put, (name for name in files(directory) if name not in last)))
-    for name in last:
-        put(name)
+def _joined(directory: str, names: Sequence[str]) -> list[str]:
+    return [f"{directory}/{name}" for name in names]
 
 
 def remove(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Buckets by fsspec: gs:// by gcsfs, s3:// by s3fs, and what else fsspec supports.
+"""Paths and URLs; buckets by fsspec: gs:// by gcsfs, s3:// by s3fs, and others.
 
 Orbax writes checkpoints through etils.epath, which has the same libraries for buckets
 unless TensorFlow is to be used. fsspec was chosen because it has one interface for both
@@ -7,10 +7,13 @@ kinds of buckets, ranged reads, and writes that fail if the object exists.
 
 import logging
 import os
+import re
 from typing import Any
 
 from bert_jax.errors import ConfigError
 
+_ALIASES = {"gcs": "gs", "s3a": "s3"}  # so that an object has one URL
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
 # HTTP statuses of errors that a later attempt may not have.
 TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
@@ -38,11 +41,7 @@ def is_remote(path: str) -> bool:
 
 
 def file_system(path: str) -> Any:
-    """Returns fsspec's file system of a URL.
-
-    Raises:
-      ConfigError: if the scheme is unknown, or its package is not installed.
-    """
+    """Returns fsspec's file system of a URL; checks its package."""
     import fsspec
     import fsspec.config
 
@@ -74,6 +73,65 @@ def check_package(path: str) -> None:
             f"{path}: {scheme}:// is not supported ({error}); use gs://, s3:// or a"
             " local path"
         ) from None
+
+
+def parse_path(given_as: str, path: str) -> str:
+    """Returns a path or URL with ~ expanded, gs:// for gcs://, and no slash at its end.
+
+    Others are a ConfigError that names `given_as`, the flag or key.
+    """
+    where = f"{given_as}={path!r}"
+    if path != path.strip():
+        raise ConfigError(f"{where} has white space at its start or end; remove it")
+    if not path or re.search(r"[\x00-\x1f\x7f]", path):
+        raise ConfigError(f"{where} is not a path; give another one")
+    match = _SCHEME.fullmatch(path)
+    if match and (match[2] or match[1].lower() in PACKAGES):
+        return _parse_url(given_as, path, *match.groups())
+    if re.match(r"\$\{?\w", path):
+        raise ConfigError(
+            f"{where} starts with a variable that the shell has not replaced; use"
+            " double quotes, or write its value"
+        )
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise ConfigError(
+            f"{where}: there is no such user; write ./{path} for a directory of this"
+            " name"
+        )
+    return expanded.rstrip("/") or "/"
+
+
+def _parse_url(given_as: str, path: str, scheme: str, slashes: str, rest: str) -> str:
+    where = f"{given_as}={path!r}"
+    if len(slashes) < 2:
+        raise ConfigError(
+            f"{where} is not a URL; write {scheme}://{rest}, or ./{path} for a local"
+            " path"
+        )
+    bucket, *parts = rest.rstrip("/").split("/")
+    if len(slashes) > 2 or not bucket:
+        raise ConfigError(
+            f"{where} has no bucket; write {scheme}://BUCKET/DIRECTORY, or a local path"
+            f" without {scheme}://"
+        )
+    if "@" in bucket and scheme.lower() != "hf":  # there, it is a revision
+        raise ConfigError(  # without the URL, which may have a password
+            f"{given_as} is a URL with a user name or password; remove them: they are"
+            " found where the command-line tool of the bucket keeps them"
+        )
+    if wrong := {"", ".", ".."}.intersection(parts):
+        raise ConfigError(
+            f"{where} has {wrong.pop()!r} between two slashes, which a bucket takes for"
+            " a name; remove it"
+        )
+    scheme = scheme.lower()
+    url = "/".join([f"{_ALIASES.get(scheme, scheme)}://{bucket}", *parts])
+    try:
+        check_package(url)
+    except ConfigError as error:
+        raise ConfigError(f"{given_as}={error}") from None
+    return url
 
 
 def status(error: BaseException) -> int | None:

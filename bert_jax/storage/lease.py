@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import secrets
 import socket
 import sys
@@ -42,8 +41,7 @@ def confirm_all() -> None:
 def exit_when_lost(what: str) -> Callable[[str], None]:
     """Returns an `on_lost` that ends this process, which must not write any more.
 
-    Args:
-      what: the flag or key and the directory that the lock protects.
+    The message begins with `what`, the flag or key and the directory of the lock.
     """
 
     def leave(message: str) -> None:
@@ -67,27 +65,20 @@ class Lease:
     """
 
     def __init__(self, directory: str, on_lost: Callable[[str], None]):
-        """Prepares a lock without taking it.
+        """Prepares the lock of a directory, the URL of one for the lock alone.
 
-        Args:
-          directory: URL of a directory for the lock alone; gcs://b//lock is the same
-            as gs://b/lock.
-          on_lost: called in a thread with a message if the lock is lost.
+        `on_lost` is called in a thread with a message if the lock is lost.
         """
-        scheme, _, path = directory.partition("://")
-        path = re.sub("/+", "/", path).rstrip("/")
-        self._directory = f"{scheme.replace('gcs', 'gs')}://{path}"
-        self._on_lost = on_lost
+        self._directory, self._on_lost = directory, on_lost
         self._number, self._renewals = 0, 0
         self._token = secrets.token_hex(8)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def acquire(self) -> str | None:
-        """Takes the lock, after waiting for at most LEASE_SECS for a dead holder.
+        """Takes the lock, waiting at most LEASE_SECS for a dead holder.
 
-        Returns:
-          None, or the description of the process that holds the lock.
+        Returns None, or the description of the process that holds the lock.
         """
         number, held = self._newest()
         if held is not None:

@@ -20,11 +20,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def open_own(path: str | Path, mode: str, **options: Any) -> IO[Any]:
-    """Opens a regular file to write to it, like `open`.
-
-    Raises:
-      ConfigError: when the path is a link, or anything else than a regular file.
-    """
+    """Opens a file to write to it, like `open`; a link or a device is a ConfigError."""
     return open(path, mode, opener=_open_regular, **options)
 
 
@@ -46,11 +42,9 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def acquire(file: int) -> bool:
-    """Locks an open file until this process ends, without waiting.
+    """Locks an open file until this process ends; False if another one has the lock.
 
-    Returns:
-      False if another process holds the lock. True if the lock was acquired, or if the
-      file system has no locks and cannot protect the file.
+    True on a file system without locks, which cannot protect the file.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,11 +57,7 @@ def acquire(file: int) -> bool:
 
 
 def private_directory(path: str) -> None:
-    """Creates a directory with mode 0700, or checks that an existing one is private.
-
-    Raises:
-      ConfigError: when it is not a directory of this user, or others can write to it.
-    """
+    """Creates a directory with mode 0700, or checks that an existing one is private."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     if problem := why_not_private(path):

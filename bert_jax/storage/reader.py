@@ -74,11 +74,8 @@ def _open(path: str) -> Any:
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     """Returns the bytes of a file from the first of each range to before its end.
 
-    Raises:
-      EOFError: when the file ends before a range does.
-      FileNotFoundError, ConfigError, StorageError: as for `storage.read`.
+    Raises EOFError when the file ends before a range does.
     """
-
     starts = [start for start, end in ranges if start < end]
     ends = [end for start, end in ranges if start < end]
 

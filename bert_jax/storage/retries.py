@@ -52,10 +52,7 @@ T = TypeVar("T")
 
 
 def with_retries(do: Callable[[], T], path: str) -> T:
-    """Calls do(), retrying transient errors with backoff.
-
-    Args:
-      do: the operation; it must be safe to repeat after an error.
+    """Calls do(), which must be safe to repeat, and retries transient errors.
 
     Raises:
       MissingObjectError: if there is no such object or bucket.
@@ -121,10 +118,9 @@ def is_full_disk(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def raise_storage_errors(what: str) -> Iterator[None]:
-    """Converts transient errors to StorageError where the operation cannot be retried.
+    """Converts transient errors to StorageError where an operation cannot be retried.
 
-    Args:
-      what: the file or the failed operation, for the message.
+    `what` is the file or the operation, for the message.
     """
     try:
         yield

@@ -118,12 +118,8 @@ class Budget:
     ):
         """Continues the plan and the time of earlier calls; all processes call it.
 
-        It writes nothing: the first `record` does.
-
-        Args:
-          workdir: process 0 records the running time there.
-          saved: `saved` of the checkpoint to resume from, None in a new run.
-          began: `clock()` at the start of this process.
+        It writes nothing: the first `record` does. `saved` is that of the checkpoint to
+        resume from, None in a new run; `began` is `clock()` at the process's start.
         """
         self._config = config
         self._path = os.path.join(workdir, RECORD_FILE)

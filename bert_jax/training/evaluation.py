@@ -39,13 +39,9 @@ class HeldOut:
         self._probes = probes
         self._eval_step = jax.jit(step_lib.make_eval_step(config, graphdef))
         self.exists = bool(corpus.shards["validation"])
+        part = mesh_lib.host_part(mesh, jax.process_index())
         self._batches = functools.cache(
-            functools.partial(
-                eval_batches,
-                corpus,
-                config,
-                part=mesh_lib.host_part(mesh, jax.process_index()),
-            )
+            lambda phase_index: eval_batches(corpus, config, phase_index, part)
         )
         self._majority = functools.cache(
             lambda phase_index: next_sentence_majority(
@@ -84,7 +80,6 @@ class HeldOut:
             held_out[MAJORITY] = majority
         return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.params)
 
-    @functools.cached_property
     def unigram_entropy(self) -> float | None:
         """See `unigram_entropy`; None if there is no held-out text."""
         return unigram_entropy(self._corpus) if self.exists else None
@@ -99,11 +94,8 @@ def eval_batches(
     """Returns the held-out batches of a phase, the same in every call.
 
     They are masked at the rate of config.eval, up to the phase's max_predictions, so
-    that runs with different training rates are comparable.
-
-    Args:
-      phase_index: the phase whose sequence length and batch size are used.
-      part: (i, n) for the i-th of n equal parts of each batch's rows.
+    that runs with different training rates are comparable. The part (i, n) is the i-th
+    of n equal parts of each batch's rows.
     """
     host, num_hosts = part
     masked_lm_prob = config.eval.masked_lm_prob
@@ -139,8 +131,7 @@ def evaluate(
     Args:
       eval_step: jitted result of `step.make_eval_step`.
       batches: held-out batches, the same number in every process.
-      accumulation_steps: number of parts of a batch; as many as in training, so that
-        an evaluation needs no more memory.
+      accumulation_steps: as in training, so that it needs no more memory.
     """
     totals: dict[str, list[float]] = {}
     for batch in batches:

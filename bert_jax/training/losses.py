@@ -31,11 +31,7 @@ def loss_sums(
 ) -> Metrics:
     """Returns summed losses and numbers of correct predictions, float32[] each.
 
-    Args:
-      batch: a global batch, or a microbatch.
-      next_sentence: whether to include the next-sentence objective.
-      dropout_key: None disables dropout.
-      remat: config.remat, the activations that the backward pass recomputes.
+    The batch is global or a microbatch. Without a key, there is no dropout.
     """
     bert = nnx.merge(graphdef, params)
     masked_lm_BPV, next_sentence_BK2 = bert(
@@ -84,15 +80,12 @@ def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> ja
 def weighted_cross_entropy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of correct predictions.
+    """Returns the summed cross entropy, in nats, and the number of correct predictions.
 
     Args:
       logits: float32, classes last.
       labels: int32 of the shape of logits without its last dim.
       weights: float32 of that shape, 0 for padding.
-
-    Returns:
-      (sum in nats, correct), both float32[].
     """
     label_logits = logits_of(logits, labels)
     cross_entropy = jax.nn.logsumexp(logits, axis=-1) - label_logits
@@ -105,12 +98,7 @@ def weighted_cross_entropy(
 
 
 def logits_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Returns the logit of each label, float32 of the shape of labels.
-
-    Args:
-      logits: float32, classes last.
-      labels: int32 of the shape of logits without its last dim.
-    """
+    """Returns the logit of each label; shapes as in `weighted_cross_entropy`."""
     # A comparison with the class index instead of a gather: its gradient is
     # elementwise, a gather's is a scatter into the logits.
     classes = jax.lax.broadcasted_iota(

@@ -17,7 +17,6 @@ from bert_jax import errors
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import writer
 from bert_jax.phases import Position, batch_of
 from bert_jax.training.step import TrainState
@@ -42,12 +41,8 @@ class Guard:
         """Prepares for the steps after `first_step`.
 
         Records of steps that will be repeated are dropped; records of steps that a
-        rollback undid are kept.
-
-        Args:
-          first_step: number of completed steps.
-          workdir: directory for the records; None records nothing.
-          log: called with a line if some of the checked steps are not finite.
+        rollback undid are kept. Without a workdir, nothing is recorded. `log` prints a
+        line if some of the checked steps are not finite.
         """
         self._config, self._corpus, self._position = config, corpus, position
         self._path = os.path.join(workdir, BAD_STEPS_FILE) if workdir else None
@@ -130,29 +125,18 @@ def check_finite(step: int, state: TrainState) -> None:
         raise errors.DivergedError(step, "parameters or moments are not finite")
 
 
+def diagnose(params: Any, workdir: str, step: int) -> str:
+    """Returns a likely cause: parameters that are not finite, or an overflow."""
+    if not _is_finite(params):
+        return "parameters are not finite"
+    return (
+        "all parameters are finite, so an activation or a gradient overflowed; try a"
+        " lower config.optimizer.learning_rate or more config.optimizer.warmup_steps,"
+        " and inspect the rows with: python -m bert_jax.inspect_batch"
+        f" {shlex.quote(f'--workdir={workdir}')} --step={step}"
+    )
+
+
 @jax.jit
 def _is_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
-
-
-def diagnose(params: Any, workdir: str, step: int) -> str:
-    """Returns a likely cause: parameters that are not finite, or an overflow."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    are_finite = jax.jit(
-        lambda params: [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
-    )(params)
-    names = [
-        path_name(path)
-        for (path, _), is_finite in zip(leaves, are_finite, strict=True)
-        if not is_finite
-    ]
-    if not names:
-        return (
-            "all parameters are finite, so an activation or a gradient overflowed; try"
-            " a lower config.optimizer.learning_rate or more"
-            " config.optimizer.warmup_steps, and inspect the rows with: python -m"
-            f" bert_jax.inspect_batch {shlex.quote(f'--workdir={workdir}')}"
-            f" --step={step}"
-        )
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} parameters are not finite: {shown}"

@@ -25,12 +25,6 @@ def numbers(
     state: TrainState,
 ) -> dict[str, Any]:
     """Returns the sizes of the model, the devices and the data by name."""
-    model, vocab_size = config.model, config.tokenizer.vocab_size
-    flops = [
-        phase.global_batch_size
-        * throughput.train_flops_per_sequence(model, vocab_size, phase)
-        for phase in config.phases
-    ]
     return {
         "num_parameters": sum(x.size for x in jax.tree.leaves(state.params)),
         "compute_dtype": str(compute_dtype(config.compute_dtype)),
@@ -39,7 +33,10 @@ def numbers(
         "num_processes": jax.process_count(),
         "mesh": " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES),
         "num_tokens": sum(shard.num_tokens for shard in corpus.shards["train"]),
-    } | {f"flops_per_step.{i}": flops_i for i, flops_i in enumerate(flops)}
+    } | {
+        f"flops_per_step.{i}": throughput.step_flops(config, phase)
+        for i, phase in enumerate(config.phases)
+    }
 
 
 def describe(
@@ -101,12 +98,11 @@ def tracked(
 def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
     """Verifies the last checkpoint, plots the curves and prints a summary.
 
-    Returns:
-      "", for `multihost.agree`.
+    Returns "", for `multihost.agree`.
     """
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
-    lines, entropy = writer.read(workdir), held_out.unigram_entropy
+    lines, entropy = writer.read(workdir), held_out.unigram_entropy()
     report.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - began, multihost.num_processes()
     print(report.summary(workdir, num_steps, seconds, lines, entropy, processes))

@@ -38,8 +38,7 @@ def is_begun(workdir: str, config: ExperimentConfig) -> bool:
 def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
     """Creates and locks the workdir, and moves corrupt checkpoints aside.
 
-    Returns:
-      The step of the newest valid checkpoint, 0 for a new run.
+    Returns the step of the newest valid checkpoint, 0 for a new run.
     """
     multihost.make_shared("workdir", workdir)
 
@@ -126,8 +125,7 @@ def with_rollback(workdir: str, step: int, position: Position) -> Position:
     if not text:
         return position
     try:
-        # Earlier records have no digest of the corpus.
-        record = {"corpus_sha256": position.corpus_sha256} | json.loads(text)
+        record = json.loads(text)
         recorded_step, recorded = int(record["step"]), Position.from_json(record)
     except (KeyError, TypeError, ValueError):
         raise CorruptError(

@@ -1,22 +1,91 @@
-"""Evaluates and saves the state of a run between its steps."""
+"""Evaluates and saves the state of a run between its steps, and ranks its checkpoints.
+
+Checkpoints are ranked by held-out loss within each phase. Losses of phases that differ
+in row length or batch size are not comparable, nor those of evaluations with different
+settings: config.eval may change when a run resumes. They come from the evaluations in
+metrics.jsonl, so a checkpoint that was saved at an interruption just before its
+evaluation has a loss as well.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
-from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.monitoring import report, writer
 from bert_jax.monitoring.monitor import Monitor
+from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import nonfinite
 from bert_jax.training.budget import Budget
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.step import TrainState
+
+
+class Ranking:
+    """The held-out losses of a run by step; an Orbax preservation policy."""
+
+    def __init__(self, num_best: int):
+        """Creates a ranking that preserves `num_best` checkpoints of each phase."""
+        self._num_best = num_best
+        # By step: what must be equal to compare losses, and the loss.
+        self._losses: dict[int, tuple[tuple[Any, ...], float]] = {}
+
+    def add(self, step: int, phase_index: int, line: Mapping[str, Any]) -> None:
+        """Records the held-out line of `step`, a step of the given phase."""
+        loss = line[HELD_OUT_LOSS]  # null in metrics.jsonl if it was not finite
+        if loss is None or not math.isfinite(loss):
+            loss = math.inf
+        settings = (line.get(f"eval_{name}") for name in HELD_OUT_SETTINGS)
+        self._losses[step] = (phase_index, *settings), loss
+
+    def drop_after(self, step: int) -> None:
+        """Drops the evaluations after `step`, which a rollback undid."""
+        self._losses = {s: loss for s, loss in self._losses.items() if s <= step}
+
+    def is_best(self, step: int, saved: Collection[int]) -> bool:
+        """Returns whether a checkpoint of `step` would be preserved."""
+        return step in self._best({*saved, step})
+
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: Any
+    ) -> Sequence[bool]:
+        """Returns whether each checkpoint is preserved; called by Orbax."""
+        del context
+        best = self._best({checkpoint.step for checkpoint in checkpoints})
+        return [checkpoint.step in best for checkpoint in checkpoints]
+
+    def _best(self, steps: Collection[int]) -> set[int]:
+        groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
+        for step in steps:
+            if step in self._losses:
+                group, loss = self._losses[step]
+                groups.setdefault(group, []).append((loss, step))
+        ranked = (sorted(found)[: self._num_best] for found in groups.values())
+        return {step for found in ranked for _, step in found}
+
+
+def read_ranking(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:
+    """Returns the ranking of a run's evaluations up to `last_step`.
+
+    All processes call this together, and all get the same losses.
+    """
+
+    def read_lines() -> str:
+        lines = [line for line in writer.read(workdir) if HELD_OUT_LOSS in line]
+        return json.dumps([line for line in lines if line["step"] <= last_step])
+
+    ranking = Ranking(config.checkpoint.keep_best)
+    for line in json.loads(multihost.agree("held-out losses", read_lines)):
+        phase_index, _ = phase_of(config, line["step"] - 1)
+        ranking.add(line["step"], phase_index, line)
+    return ranking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +94,7 @@ class Saver:
 
     config: ExperimentConfig
     checkpoints: Checkpoints
-    ranking: best.Ranking
+    ranking: Ranking
     held_out: HeldOut
     budget: Budget
     monitor: Monitor
@@ -43,7 +112,7 @@ class Saver:
         if self.config.budget_hours:
             seconds = self.monitor.seconds_of_steps()
             self.budget.update(step, seconds, self.checkpoints.seconds_to_save)
-            self.monitor.set_last_step(self.budget.last_step)
+            self.monitor.progress.num_steps = self.budget.last_step
 
     # ------------------------------------------------------------------ evaluations
 
@@ -68,7 +137,7 @@ class Saver:
         if not step or not self._is_evaluation_due(step):
             return
         lines = writer.read(self.workdir)
-        is_done = any(x["step"] == step and writer.HELD_OUT_LOSS in x for x in lines)
+        is_done = any(x["step"] == step and HELD_OUT_LOSS in x for x in lines)
         if not multihost.from_process_0(is_done):
             self.evaluate_if_due(step, state)
 
@@ -114,11 +183,9 @@ class Saver:
         raise Interrupted(f"step {step:,} is saved in {self.workdir}")
 
     def wait(self) -> None:
-        """Waits for the save in progress; trackers record the newest checkpoint."""
+        """Waits for the save in progress."""
         with self.monitor.activity("saving"):
             self.checkpoints.wait()
-        for step in self.checkpoints.steps()[-1:]:
-            self.monitor.checkpoint(f"{self.checkpoints.directory}/{step}")
 
     @contextlib.contextmanager
     def finishing_saves(self, state: Callable[[], TrainState]) -> Iterator[None]:

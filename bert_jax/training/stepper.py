@@ -1,13 +1,16 @@
-"""The steps of a run: their batches, waiting for compilation, and replays."""
+"""The steps of a run: batches, waiting for compilation, replays and traces."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
@@ -17,26 +20,98 @@ from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import report, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
-from bert_jax.monitoring.profile import Profiler
 from bert_jax.phases import Position, Skips, runs_of_batches
 from bert_jax.training import nonfinite
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.step import Batch, TrainState
 
+T = TypeVar("T")
+
+
+class Profiler:
+    """Writes a trace of config.profile for TensorBoard (xprof) to plugins/profile.
+
+    As a context manager, it stops a trace that an error or an interruption cuts off.
+    """
+
+    def __init__(
+        self, steps: Sequence[int], workdir: str, first_step: int, monitor: Monitor
+    ):
+        """Prepares for the step after `first_step`.
+
+        Args:
+          steps: config.profile, the first step and the number of steps; or () for none.
+        """
+        self._workdir, self._monitor = workdir, monitor
+        self._steps = range(steps[0], sum(steps)) if steps else range(0)
+        self._is_on = False
+        if self._steps and self._steps[0] <= first_step:
+            monitor.print(
+                f"config.profile: no trace, because step {self._steps[0]:,} was taken"
+                " before this call"
+            )
+            self._steps = range(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_on:
+            self._stop()
+
+    def step(
+        self, step: int, train_step: Callable[..., T], state: Any, *arguments: Any
+    ) -> T:
+        """Returns train_step(state, *arguments), traced if config.profile has it."""
+        if step not in self._steps:
+            return train_step(state, *arguments)
+        if step == self._steps[0]:
+            jax.block_until_ready(state)  # the steps before are not in the trace
+            self._start()
+        is_last = step == self._steps[-1]
+        with jax.profiler.StepTraceAnnotation("train", step_num=step):
+            result = train_step(state, *arguments)
+            # A CPU finishes each step before the next one, see Monitor.step.
+            if is_last or jax.default_backend() == "cpu":
+                jax.block_until_ready(result)
+        if is_last:
+            self._stop()
+        return result
+
+    def _start(self) -> None:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # it slows the steps down
+        self._directory = self._workdir
+        if storage.is_remote(self._workdir):
+            self._scratch = tempfile.TemporaryDirectory()
+            self._directory = self._scratch.name
+        with self._monitor.activity("profiling"):
+            jax.profiler.start_trace(self._directory, profiler_options=options)
+        self._monitor.stop_clock()
+        self._is_on = True
+
+    def _stop(self) -> None:
+        self._is_on = False
+        with self._monitor.activity("profiling"):
+            jax.profiler.stop_trace()
+            if self._directory != self._workdir:
+                storage.upload(self._directory, self._workdir)
+        self._monitor.stop_clock()
+        self._monitor.print(
+            f"config.profile: the trace is in {self._workdir}/plugins/profile; see it"
+            f" with pip install xprof and tensorboard --logdir={self._workdir}"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Stepper:
-    """The corpus of a run and its compiled step.
-
-    Attributes:
-      replayed: the jitted step without donation, for config.guard.replay_every_steps.
-    """
+    """The corpus of a run and its compiled step."""
 
     config: ExperimentConfig
     corpus: Corpus
     mesh: jax.sharding.Mesh
     compiled: CompiledSteps
-    replayed: Callable[..., Any]
+    replayed: Callable[..., Any]  # the jitted step without donation, for replays
     monitor: Monitor
 
     def open_log(
@@ -53,7 +128,7 @@ class Stepper:
             first_step,
             config.num_steps,
             config.log_every_steps,
-            throughput.Throughput(config),
+            functools.partial(throughput.rates, config),
             report.format_steps,
             guard.check,
             began,
@@ -69,9 +144,8 @@ class Stepper:
     ) -> tuple[TrainState, Metrics]:
         """Takes step number `step`, counted from 1; replays it before if that is due.
 
-        Args:
-          state: the state before the step; it is donated.
-          arguments: the batch, and the factor of the rate with a budget.
+        The state is donated. The arguments are the batch and, with a budget, the factor
+        of the rate.
         """
         if not self.compiled.is_ready(phase_index):
             with self.monitor.activity("compiling"):

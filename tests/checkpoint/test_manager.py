@@ -12,12 +12,12 @@ import pytest
 from jax.experimental import multihost_utils
 
 from bert_jax.checkpoint import integrity
-from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
+from bert_jax.training.saver import Ranking
 from tests.conftest import make_config, slow, use_mesh
 
 
@@ -223,5 +223,5 @@ def test_a_read_error_does_not_suggest_removing_the_checkpoint(
 
     monkeypatch.setattr(checkpoints._manager, "restore", fail)
     with pytest.raises(kind, match=message) as raised:
-        checkpoints.read_position(1)
+        checkpoints.position(1)
     assert "remove" not in str(raised.value)

@@ -60,14 +60,14 @@ def run_pairs(programs: list[str]) -> list[list[Ended]]:
 def become(program: str, directory: Path, port: int, me: int) -> NoReturn:
     """Makes this fork a process of a run."""
     from bert_jax import cli, config, errors
-    from bert_jax.distributed import multihost, settings, stopping
+    from bert_jax.distributed import multihost, stopping
 
     os.environ["JAX_COORDINATOR_ADDRESS"] = f"localhost:{port}"
     os.environ["JAX_NUM_PROCESSES"], os.environ["JAX_PROCESS_ID"] = "2", str(me)
     for fd in (1, 2):
         os.dup2(os.open(directory / str(fd), os.O_WRONLY | os.O_CREAT), fd)
     sys.argv = ["program"]
-    modules: tuple[types.ModuleType, ...] = (config, errors, multihost, settings)
+    modules: tuple[types.ModuleType, ...] = (config, errors, multihost)
     modules += (stopping, os, sys, time)
     names = {module.__name__.split(".")[-1]: module for module in modules}
     cli.run_and_leave(lambda: exec(program, {"me": me, **names}), "")

@@ -13,13 +13,13 @@ DIFFERENCES = {
         " processes with the same command, code and libraries"
     ),
     "sys.argv.append('--seed=2')": "--seed is 2 in process 1, but 1 in process 0",
-    "settings.importlib.metadata.version = lambda name: '0.1' if name == 'optax' else"
+    "multihost.importlib.metadata.version = lambda name: '0.1' if name == 'optax' else"
     " version(name)": 'the version of optax is "0.1" in process 1, but "',
-    "settings.bert_jax.__version__ = '9'": (
+    "multihost.bert_jax.__version__ = '9'": (
         'the version of bert_jax is "9" in process 1, but'
         f' "{bert_jax.__version__}" in process 0'
     ),
-    "settings.bert_jax.__file__ = errors.__file__.replace('errors', 'model/bert')": (
+    "multihost.bert_jax.__file__ = errors.__file__.replace('errors', 'model/bert')": (
         "the digest of the sources of bert_jax is "
     ),
 }

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_jax.distributed import watchdog
+from bert_jax.distributed import stopping
 from tests.commands import ENV
 
 
@@ -27,7 +27,7 @@ def test_hang_exits_with_76_and_dumps_all_stacks():
     started = time.monotonic()
     result = run("""
         import threading
-        from bert_jax.distributed.watchdog import Watchdog
+        from bert_jax.distributed.stopping import Watchdog
 
         def waits_for_a_peer():
             threading.Event().wait()
@@ -52,10 +52,10 @@ def test_compilation_pauses_and_other_activities_are_not_hangs():
     """Other activities have a limit of their own."""
     result = run("""
         import time
-        from bert_jax.distributed import watchdog
+        from bert_jax.distributed import stopping
 
-        watchdog.LONG_SECS = 5.0
-        with watchdog.Watchdog(patience_secs=1.5) as dog:
+        stopping.LONG_SECS = 5.0
+        with stopping.Watchdog(patience_secs=1.5) as dog:
             time.sleep(2.0)  # compilation, before the first step
             for step in range(6):
                 dog.heartbeat(f"step {step}")
@@ -73,10 +73,10 @@ def test_compilation_pauses_and_other_activities_are_not_hangs():
 
 
 def test_limit_of_slow_steps_is_ten_times_their_median(monkeypatch):
-    dog = watchdog.Watchdog(patience_secs=60.0)
+    dog = stopping.Watchdog(patience_secs=60.0)
     assert dog.limit_secs() == 60.0
     clock = iter([100.0, 110.0, 120.0, 400.0])  # steps of 10, 10 and 280 s
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(clock))
     for step in range(4):
         dog.heartbeat(f"step {step}")
     assert dog.limit_secs() == 100.0
@@ -86,7 +86,7 @@ def test_limit_of_slow_steps_is_ten_times_their_median(monkeypatch):
 def test_thread_ends_with_the_context():
     before = threading.active_count()
     with pytest.raises(KeyError):
-        with watchdog.Watchdog() as dog:
+        with stopping.Watchdog() as dog:
             assert threading.active_count() == before + 1
             dog.heartbeat("step 1")
             raise KeyError

@@ -28,7 +28,7 @@ import numpy as np
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.data.batches import pipeline
-from bert_jax.distributed import watchdog
+from bert_jax.distributed import stopping
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
@@ -99,10 +99,10 @@ def fail() -> None:
 
 def hang() -> None:
     real = Monitor.step
-    monitor_lib.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
+    monitor_lib.Watchdog = functools.partial(stopping.Watchdog, patience_secs=4.0)
 
     def wait_forever(*_, **__) -> None:
-        watchdog.LONG_SECS = 8.0  # set late, because a start may take longer
+        stopping.LONG_SECS = 8.0  # set late, because a start may take longer
         time.sleep(1e6)
 
     def take(self, step, *given) -> None:

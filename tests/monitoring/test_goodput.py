@@ -119,7 +119,7 @@ def test_no_duration_is_a_difference_of_times_of_day():
         if "time.time()" in path.read_text()
     }
     # The times of lines and events, and the pause between two processes.
-    expected = {f"monitoring/{x}.py" for x in ("goodput", "tracker_process", "writer")}
+    expected = {f"monitoring/{x}.py" for x in ("goodput", "trackers", "writer")}
     assert uses == expected
 
 

@@ -108,14 +108,13 @@ def test_a_closed_standard_output_is_not_a_terminal(monkeypatch):
     assert not progress.has_terminal()
 
 
-# --------------------------------------------------------------------------- TaskLog
+# ----------------------------------------------------------------------------- tasks
 
 
 def test_a_long_task_is_reported_at_intervals(capsys, monkeypatch):
     monkeypatch.setattr(progress, "TICK_SECS", 0.01)
-    log = progress.TaskLog("preflight")
     deadline, written = time.monotonic() + 60, ""
-    with log.task("compiling"):
+    with progress.task("preflight: compiling", "stderr"):
         while " so far" not in written and time.monotonic() < deadline:
             time.sleep(0.01)
             written += capsys.readouterr().err
@@ -123,8 +122,7 @@ def test_a_long_task_is_reported_at_intervals(capsys, monkeypatch):
 
 
 def test_a_task_is_logged_on_standard_output(capsys):
-    log = progress.TaskLog("tokenizer", "stdout")
-    with log.task("training"):
+    with progress.task("tokenizer: training", "stdout"):
         pass
     assert capsys.readouterr().out.splitlines() == [
         "tokenizer: training ...",

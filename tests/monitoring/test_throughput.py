@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.configs import base
+from bert_jax.distributed import chips
 from bert_jax.model import bert
 from bert_jax.monitoring import throughput
 from bert_jax.training import losses
@@ -63,25 +64,13 @@ def test_flops_of_base_are_near_the_usual_formula():
     assert 65e9 < flops < 69.9e9
 
 
-def test_peak_of_an_unknown_device_is_measured():
-    assert 1e8 < throughput.peak_flops() < 1e14
-
-
-def test_a_peak_that_a_run_exceeds_is_measured_again(monkeypatch):
-    """Other work on the processor may have slowed the first measurement."""
-    peaks = [1e9, 4e9, 2e9]
-    monkeypatch.setattr(throughput, "peak_flops", lambda: peaks.pop(0))
-    monkeypatch.setattr(throughput.jax, "device_count", lambda: 1)
+def test_rates_have_the_mfu_of_a_device_with_a_data_sheet(monkeypatch):
     config = make_config()
-    rates, (phase,) = throughput.Throughput(config), config.phases
-    flops = throughput.train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, phase
-    )
-    rows = phase.global_batch_size
-
-    def mfu(flops_per_sec):
-        return pytest.approx(rates(0, flops_per_sec / flops / rows)["mfu"])
-
-    assert mfu(5e8) == 0.5 and len(peaks) == 2
-    assert mfu(3e9) == 0.75 and len(peaks) == 1
-    assert mfu(6e9) == 1.5 and not peaks  # the peak never decreases
+    (phase,) = config.phases
+    B, T = phase.global_batch_size, phase.sequence_length
+    expected = {"sequences_per_sec": 2.0 * B, "tokens_per_sec": 2.0 * B * T}
+    assert throughput.rates(config, 0, 2.0) == expected  # of a CPU
+    chip = chips.CHIPS["TPU v4"]
+    monkeypatch.setattr(chips, "chip_of", lambda device_kind: chip)
+    mfu = 2.0 * throughput.step_flops(config, phase) / 275e12 / jax.device_count()
+    assert throughput.rates(config, 0, 2.0) == expected | {"mfu": pytest.approx(mfu)}

@@ -8,7 +8,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.configs import base, gpu, gpu_day, laptop
 from bert_jax.distributed import chips
-from bert_jax.plan import estimates
+from bert_jax.plan import choices
 from tests.commands import ROOT
 
 DAY, BASE, SMALL, LAPTOP = (
@@ -29,7 +29,7 @@ def test_shares_of_the_peak_are_measured():
     found = {row["case"]: row["mfu"] for row in rows("gpu_h200") if "mfu" in row}
     packed = "{} 128x512 packed bfloat16"
     small = "12 layers of 512, 8,000 pieces, 1024x64 bfloat16, lines of 50 steps"
-    assert estimates.SHARE_OF_PEAK == {
+    assert choices.SHARE_OF_PEAK == {
         512: found[small],
         768: found[packed.format("base")],
         1024: found[packed.format("large")],
@@ -38,17 +38,17 @@ def test_shares_of_the_peak_are_measured():
 
 def test_gains_are_those_of_the_measured_runs():
     *_, run = (row for row in rows("gpu_run") if row["benchmark"] == "pretraining")
-    flops, gain = estimates.GPU
+    flops, gain = choices.GPU
     assert flops == pytest.approx(run["evaluations"][-1]["flops"], rel=1e-3)
     assert gain == pytest.approx(run["peer_value"] - run["value"], abs=0.01)
     row, *_ = re.findall(r"^\| `laptop.py` .*", RECIPES.read_text(), re.MULTILINE)
-    assert f"{estimates.LAPTOP[1]} below unigram entropy" in row
-    assert estimates.LAPTOP[0] == pytest.approx(
+    assert f"{choices.LAPTOP[1]} below unigram entropy" in row
+    assert choices.LAPTOP[0] == pytest.approx(
         sum(
             phase.num_steps
             * phase.global_batch_size
             * phase.sequence_length
-            * estimates.flops_per_token(LAPTOP, phase)
+            * choices.flops_per_token(LAPTOP, phase)
             for phase in LAPTOP.phases
         ),
         rel=1e-3,
@@ -56,13 +56,13 @@ def test_gains_are_those_of_the_measured_runs():
 
 
 def test_the_loss_is_interpolated_and_a_range_beyond_the_measured_runs():
-    (low, low_gain), (high, high_gain) = estimates.LAPTOP, estimates.GPU
-    assert estimates.gain(low) == pytest.approx((low_gain, low_gain))
-    assert estimates.gain(high) == pytest.approx((high_gain, high_gain))
-    least, most = estimates.gain(high**2 / low)
+    (low, low_gain), (high, high_gain) = choices.LAPTOP, choices.GPU
+    assert choices.gain(low) == pytest.approx((low_gain, low_gain))
+    assert choices.gain(high) == pytest.approx((high_gain, high_gain))
+    least, most = choices.gain(high**2 / low)
     assert most - high_gain == pytest.approx(high_gain - low_gain)
     assert least - high_gain == pytest.approx((high_gain - low_gain) / 2)
-    assert estimates.gain(low / 2) is None
+    assert choices.gain(low / 2) is None
 
 
 @pytest.mark.parametrize(
@@ -77,26 +77,26 @@ def test_the_loss_is_interpolated_and_a_range_beyond_the_measured_runs():
     ],
 )
 def test_rates_are_scaled_from_those_of_an_h200(config, kind, tokens_per_second):
-    found = estimates.tokens_per_second(config, config.phases[-1], kind)
+    found = choices.tokens_per_second(config, config.phases[-1], kind)
     assert found == pytest.approx(tokens_per_second, rel=0.06)
 
 
 def test_rows_that_fit_agree_with_compiled_programs():
     phase = DAY.phases[0]
     # preflight --topology=v5litepod-1 --nosearch, with 64 rows at a time: 10.43 GB
-    state = estimates.STATE_BYTES * estimates.num_parameters(DAY)
-    rows = 64 * estimates.row_bytes(DAY, phase, "TPU v5 lite")
+    state = choices.STATE_BYTES * choices.num_parameters(DAY)
+    rows = 64 * choices.row_bytes(DAY, phase, "TPU v5 lite")
     assert state + rows == pytest.approx(10.43e9, rel=0.05)
     # 128 rows of 512 and 512 rows of 128 tokens were run on an H200.
-    assert estimates.rows_that_fit(DAY, phase, "NVIDIA H200") >= 128
-    assert estimates.rows_that_fit(BASE, BASE.phases[0], "NVIDIA H200") >= 512
+    assert choices.rows_that_fit(DAY, phase, "NVIDIA H200") >= 128
+    assert choices.rows_that_fit(BASE, BASE.phases[0], "NVIDIA H200") >= 512
 
 
 def test_all_devices_have_estimates():
     for kind in chips.CHIPS:
-        assert estimates.tokens_per_second(DAY, DAY.phases[0], kind) > 1e4, kind
-        assert estimates.rows_that_fit(DAY, DAY.phases[0], kind) >= 8, kind
+        assert choices.tokens_per_second(DAY, DAY.phases[0], kind) > 1e4, kind
+        assert choices.rows_that_fit(DAY, DAY.phases[0], kind) >= 8, kind
 
 
 def test_number_of_parameters_is_that_of_bert_base():
-    assert estimates.num_parameters(BASE) == pytest.approx(110e6, rel=0.01)
+    assert choices.num_parameters(BASE) == pytest.approx(110e6, rel=0.01)

@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax.configs import gpu_day
 from bert_jax.data.tokenizers.wordpiece import SPECIAL_TOKENS
 from bert_jax.distributed import chips
-from bert_jax.plan import estimates
+from bert_jax.plan import choices
 from bert_jax.plan.choices import Plan
 from tests.commands import ROOT, run, run_well
 from tests.conftest import slow
@@ -132,7 +132,7 @@ def test_the_rates_of_the_page_are_the_estimates():
     assert len(rows) == 10
     for device, rate, hours in rows:
         kind, number = chips.count(device)
-        found = estimates.tokens_per_second(config, config.phases[0], kind) * number
+        found = choices.tokens_per_second(config, config.phases[0], kind) * number
         assert f"{found:,.0f}" == rate
         assert f"{1e10 / found / 3600:.1f}" == hours
 

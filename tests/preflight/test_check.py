@@ -9,11 +9,10 @@ import pytest
 
 from bert_jax.distributed import chips
 from bert_jax.distributed.chips import CHIPS
-from bert_jax.monitoring.throughput import train_flops_per_sequence
+from bert_jax.monitoring.throughput import step_flops
+from bert_jax.preflight import __main__ as report_lib
 from bert_jax.preflight import check
-from bert_jax.preflight import compile as compile_lib
-from bert_jax.preflight import report as report_lib
-from bert_jax.preflight.compile import Trial
+from bert_jax.preflight.check import Trial
 from bert_jax.preflight.hlo import CompiledProgram
 from bert_jax.training import compilation
 from tests.commands import ONE_PHASE, run, run_well, start
@@ -137,13 +136,13 @@ def small_chip(monkeypatch):
         return compile_phase(*args, {"xla_tpu_max_hbm_size_mib": limit_mib})
 
     monkeypatch.setattr(compilation, "compile_phase", compile_for_less)
-    monkeypatch.setattr(check.Phase, "hbm_bytes", limit_mib * 2**20)
+    monkeypatch.setattr(check.Phases, "hbm_bytes", limit_mib * 2**20)
     return limit_mib * 2**20
 
 
 @pytest.mark.libtpu
 @pytest.mark.slow
-def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
+def test_the_parts_that_fit_are_reported_if_the_batch_does_not_fit(small_chip):
     sequences = 2**13
     config = make_config(
         model__num_hidden_layers=1,
@@ -155,17 +154,12 @@ def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     (phase,) = report["phases"]
     hbm = phase["compiled"]["hbm_bytes"]
     assert phase["compiled"]["needed_bytes"] > hbm == small_chip
-    largest = phase["largest_micro_batch"]
-    assert 64 < largest < sequences and largest % compile_lib.TILE == 0
-    assert 0.7 * hbm < phase["largest"]["total_bytes"]
     remedy = report["remedy"]
     assert remedy["flag"].startswith("--config.accumulation_steps=")
     parts = int(remedy["flag"].partition("=")[2])
-    assert sequences / largest <= parts <= 2 * sequences / largest
-    assert sequences % parts == 0
+    assert 1 < parts < 128 and sequences % parts == 0
     text = report_lib.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
-    assert f"largest, {largest:,} rows" in text
 
 
 @pytest.mark.slow
@@ -184,16 +178,16 @@ def test_ctrl_c_stops_it_during_a_compilation():
     assert process.returncode == 130 and err.endswith("stopped\n")
 
 
-class MadeUp(check.Phase):
-    """A phase whose programs have a thousand cycles per layer, more with remat."""
+class MadeUp(check.Phases):
+    """Phases whose programs have a thousand cycles per layer, more with remat."""
 
-    def compile(self, config):
+    def compile_one(self, config, index):
         slope = {"none": 4, "matmuls": 2, "full": 1}[config.remat] * 2**20
         sequences = config.phases[0].global_batch_size // 8 // config.accumulation_steps
         needed = sequences * slope
         facts = {"arguments": {"parameters": 5}}
         if needed > self.hbm_bytes:
-            return Trial(config, sequences, facts | {"needed_bytes": needed})
+            return Trial(config, 0, sequences, facts | {"needed_bytes": needed})
         cycles = config.model.num_hidden_layers * 1000
         cycles = cycles * {"none": 10, "matmuls": 11, "full": 13}[config.remat] // 10
         line = (
@@ -201,7 +195,7 @@ class MadeUp(check.Phase):
         )
         program = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}"
         facts |= {"memory": {"arguments": 5, "total": needed}}
-        return Trial(config, sequences, facts, CompiledProgram(program, 8))
+        return Trial(config, 0, sequences, facts, CompiledProgram(program, 8))
 
 
 def made_up(global_batch_size, **changes):
@@ -210,47 +204,47 @@ def made_up(global_batch_size, **changes):
         phase={"global_batch_size": global_batch_size},
         **changes,
     )
-    return MadeUp(config, 0, use_mesh(8, 1, 1), chips.CHIPS["TPU v5 lite"], None)
+    mesh, threads = use_mesh(8, 1, 1), ThreadPoolExecutor(1)
+    return MadeUp(config, mesh, chips.CHIPS["TPU v5 lite"], None, threads)
 
 
 def test_a_search_compiles_each_kind_of_remat():
-    phase = made_up(64).report(search=True)
-    assert 3900 < phase["largest_micro_batch"] <= 4032  # 15.75 GiB of 4 MiB each
-    assert {each["remat"]: each["total_bytes"] for each in phase["remat"]} == {
+    phases = made_up(64)
+    (found,) = phases.remats(phases.compile(phases.config))
+    assert {each["remat"]: each["total_bytes"] for each in found} == {
         "none": 32 * 2**20,
         "full": 8 * 2**20,
         "matmuls": 16 * 2**20,
     }
-    cycles = {
-        each["remat"]: each["estimated"]["cycles"]["copies"] for each in phase["remat"]
-    }
+    cycles = {each["remat"]: each["estimated"]["cycles"]["copies"] for each in found}
     assert cycles == {"none": 5000, "full": 6500, "matmuls": 5500}
-    assert phase["remat"][0]["remat"] == "none" and phase["remat"][0]["fits"]
+    assert found[0]["remat"] == "none" and found[0]["fits"]
 
 
-def test_remat_is_compared_at_the_largest_batch_if_the_configs_does_not_fit():
-    phase = made_up(8 * 40_000, remat="full").report(search=True)
-    assert phase["fits"] is False and phase["estimated"] is None
-    assert phase["compiled"]["needed_bytes"] == 40_000 * 2**20
-    assert 15_000 < phase["largest_micro_batch"] <= 16_128
-    assert [each["fits"] for each in phase["remat"]] == [True, False, False]
+@pytest.mark.parametrize(
+    ("sequences", "steps", "parts"),
+    # 15.75 GiB hold 4,032 sequences of 4 MiB.
+    [
+        (4800, 1, 2),
+        (9600, 1, 3),
+        (9600, 2, 3),
+        (4 * 4099, 1, 4099),
+        (2 * 4099, 4, 4099),
+    ],
+)
+def test_accumulation_steps_divide_the_batch_until_it_fits(sequences, steps, parts):
+    phases = made_up(8 * sequences, accumulation_steps=steps)
+    (trial,) = phases.divided()
+    assert trial.fits and trial.config.accumulation_steps == parts
+    assert sequences % parts == 0
+    (found,) = phases.remats([trial])
+    assert [each["accumulation_steps"] for each in found] == [parts] * 3
+    assert phases.estimate(trial)["cycles"]["copies"] == 5000
 
 
-def test_accumulation_steps_divide_all_batches_until_they_fit():
-    phases = [made_up(8 * 24 * 200)]
-
-    def remedy(largest):
-        with ThreadPoolExecutor() as threads:
-            return check.remedy(phases, [largest], threads)
-
-    remedies = [remedy(largest) for largest in (4000, 2400, 700, 1)]
-    flags = [found["flag"].partition("=")[2] for found in remedies]
-    assert flags == ["2", "2", "8", "4800"]
-    assert remedy(0) is None
-    (phase,) = remedies[0]["phases"]
-    assert phase["cycles"]["copies"] == 5000
-    # A number of steps that was expected to fit but is rejected is not the answer.
-    assert remedy(4800)["flag"] == "--config.accumulation_steps=2"
+def test_there_is_no_remedy_if_not_even_one_sequence_fits(monkeypatch):
+    monkeypatch.setattr(MadeUp, "hbm_bytes", 1)
+    assert made_up(64).divided() == []
 
 
 # ------------------------------------------------------------------- estimates
@@ -267,8 +261,8 @@ ENTRY %main (x: f32[1024]) -> f32[1024] {
 
 
 def phase_estimate(chip=V5E, num_devices=4, price=None, text=PROGRAM):
-    trial = Trial(make_config(), 2, {}, CompiledProgram(text, num_devices))
-    return check.Phase(trial.config, 0, None, chip, price).estimate(trial)
+    trial = Trial(make_config(), 0, 2, {}, CompiledProgram(text, num_devices))
+    return check.Phases(trial.config, None, chip, price, None).estimate(trial)
 
 
 def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
@@ -311,7 +305,7 @@ def test_rates_hours_and_cost_of_a_phase():
     per_second = phase.global_batch_size / step
     assert found["sequences_per_second"] == pytest.approx(per_second)
     assert found["sequences_per_second_per_chip"] == pytest.approx(per_second / 8)
-    flops = check.model_flops(make_config(), 0)
+    flops = step_flops(make_config(), phase)
     assert found["mfu"] == pytest.approx(flops / step / (8 * 197e12))
     assert found["hours"] == pytest.approx(phase.num_steps * step / 3600)
     assert found["cost"] == pytest.approx(found["hours"] * 8 * 2)
@@ -321,11 +315,3 @@ def test_rates_hours_and_cost_of_a_phase():
 def test_two_devices_of_tpu7x_are_one_chip():
     found = phase_estimate(CHIPS["TPU7x"], num_devices=8, price=1.0)
     assert found["cost"] == pytest.approx(found["hours"] * 4)
-
-
-def test_model_flops_equal_those_in_the_log():
-    config = make_config()
-    phase = config.phases[0]
-    per_sequence = train_flops_per_sequence(config.model, 97, phase)
-    found = check.model_flops(config, 0)
-    assert found == phase.global_batch_size * per_sequence

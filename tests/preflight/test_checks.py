@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
-from bert_jax.preflight import checks
+from bert_jax.preflight import check
 from bert_jax.training import optimizer
 from tests import corpora
 from tests.conftest import make_config
@@ -14,21 +14,21 @@ from tests.data.corpus.test_streamed import write_jsonl
 def test_a_corpus_is_checked_against_the_config(tmp_path):
     config = corpora.make_config(tmp_path)
     corpora.write(config, corpora.make_documents(60))
-    found = checks.check(config)
+    found = check.check_corpus(config)
     assert "matches the config's tokenizer" in found[0]
     assert found[1].startswith("phase 1 takes ")
     other = corpora.changed(
         config, "tokenizer", lowercase=not config.tokenizer.lowercase
     )
     with pytest.raises(ConfigError, match="lowercase"):
-        checks.check(other)
+        check.check_corpus(other)
 
 
 def test_a_batch_is_checked_against_a_number_of_devices():
     config = make_config(
         mesh__fsdp=4, accumulation_steps=2, phase={"global_batch_size": 64}
     )
-    line = checks.check_devices(config, 16, 1)
+    line = check.check_devices(config, 16, 1)
     assert "mesh data 4 x fsdp 4 x tensor 1" in line
     assert "init_from" not in line
     assert "64 sequences, 2 per device and microbatch" in line
@@ -37,32 +37,32 @@ def test_a_batch_is_checked_against_a_number_of_devices():
         (6, r"does not fit 6 device\(s\)"),
     ):
         with pytest.raises(ConfigError, match=message):
-            checks.check_devices(config, num_devices, 1)
+            check.check_devices(config, num_devices, 1)
 
 
 def test_initial_weights_are_reported_as_not_checked(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
-    line = checks.check_devices(config, 8, 1)
+    line = check.check_devices(config, 8, 1)
     note = f"the weights in config.init_from='{tmp_path}/nope' were not checked"
     assert line.endswith(f"; {note}")
-    assert note in checks.check(config)
+    assert note in check.check_corpus(config)
 
 
 def test_a_schedule_that_is_all_warmup_is_reported():
     phase = {"global_batch_size": 8, "num_steps": 3}
     config = make_config(optimizer__warmup_steps=3, phase=phase)
     (note,) = optimizer.schedule_notes(config)
-    assert checks.check_devices(config, 8, 1).endswith(f"; {note}")
-    assert note in checks.check(config)
+    assert check.check_devices(config, 8, 1).endswith(f"; {note}")
+    assert note in check.check_corpus(config)
 
 
 def test_changed_files_of_streamed_text_are_an_error(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", corpora.make_documents(40))
     spec = f"jsonl:{tmp_path}/a.jsonl#text"
     config = corpora.make_config(tmp_path, sources=(spec,), stream=True)
-    assert "no corpus" in checks.check(config)[0]
+    assert "no corpus" in check.check_corpus(config)[0]
     build.prepare(config, 1)
-    assert checks.check(config)[1].startswith("phase 1 takes ")
+    assert check.check_corpus(config)[1].startswith("phase 1 takes ")
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(ConfigError, match="no file matches"):
-        checks.check(config)
+        check.check_corpus(config)

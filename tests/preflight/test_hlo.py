@@ -10,8 +10,7 @@ import pytest
 
 from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.preflight import compile as compile_lib
-from bert_jax.preflight import hlo
+from bert_jax.preflight import check, hlo
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import make_config, slow, use_mesh
 
@@ -249,7 +248,7 @@ def tpu_trial(topology="v5e:2x2", **changes):
         **changes,
     )
     mesh = mesh_lib.make_mesh(config.mesh, chips.devices(topology))
-    return compile_lib.compile_step(config, mesh, 0)
+    return check.compile_step(config, mesh, 0)
 
 
 def tpu_program(topology="v5e:2x2", **changes):

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.training.compilation_cache."""
+"""Tests of the cache of bert_jax.training.compilation."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from bert_jax.errors import ConfigError
-from bert_jax.training import compilation_cache
+from bert_jax.training import compilation
 from tests.commands import run_well, small_run
 from tests.runs import assert_same_bits
 
@@ -42,13 +42,13 @@ def mode(path):
 
 def test_without_a_directory_there_is_no_cache():
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")  # of JAX's variable
-    assert compilation_cache.enable("") == "cache:  none"
+    assert compilation.enable_cache("") == "cache:  none"
     assert directory_of_jax() is None
 
 
 def test_auto_leaves_a_directory_that_jax_has_from_its_variable(home):
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")
-    assert compilation_cache.enable("auto") == "cache:  /elsewhere"
+    assert compilation.enable_cache("auto") == "cache:  /elsewhere"
     assert not list(home.iterdir())
 
 
@@ -59,13 +59,13 @@ def test_auto_is_a_private_directory_of_this_user(home, monkeypatch, variable):
         cache = home / variable if variable == "xdg" else cache
         value = str(cache) if variable == "xdg" else variable
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-    line = compilation_cache.enable("auto")
+    line = compilation.enable_cache("auto")
     (directory,) = (cache / "bert_jax").iterdir()
     assert line == f"cache:  {directory}" and directory_of_jax() == str(directory)
     assert mode(cache) == mode(cache / "bert_jax") == 0o700
     assert not list(directory.iterdir())
     jax.config.update("jax_compilation_cache_dir", None)
-    assert compilation_cache.enable("auto") == line
+    assert compilation.enable_cache("auto") == line
     # Programs that compile fast are kept too.
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
 
@@ -96,10 +96,10 @@ def test_a_directory_that_is_not_private_is_not_used(home, make):
     cache = home / ".cache" / "bert_jax"
     cache.parent.mkdir()
     problem = make(cache)
-    line = compilation_cache.enable("auto")
+    line = compilation.enable_cache("auto")
     assert line.startswith(f"cache:  none, because {cache} {problem}")
     with pytest.raises(ConfigError, match=f"^config.{DIR}: {cache} {problem}"):
-        compilation_cache.enable(str(cache))
+        compilation.enable_cache(str(cache))
     assert directory_of_jax() is None and not list(home.rglob("compiled-*"))
 
 
@@ -107,10 +107,10 @@ def test_a_directory_of_another_user_is_not_used(home, monkeypatch):
     for path in (home / ".cache" / "bert_jax", home / "named"):
         path.mkdir(parents=True, mode=0o755)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    line = compilation_cache.enable("auto")
+    line = compilation.enable_cache("auto")
     assert line.startswith("cache:  none, because") and "another user" in line
     with pytest.raises(ConfigError, match="_dir: .*/named belongs to another user; re"):
-        compilation_cache.enable(str(home / "named"))
+        compilation.enable_cache(str(home / "named"))
     assert directory_of_jax() is None
 
 
@@ -118,7 +118,7 @@ def test_auto_is_none_where_no_directory_can_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for home in (str(tmp_path / "file"), "/proc/nope"):
         monkeypatch.setenv("XDG_CACHE_HOME", home)
-        line = compilation_cache.enable("auto")
+        line = compilation.enable_cache("auto")
         assert line.startswith("cache:  none, because [Errno ") and home in line
     assert directory_of_jax() is None
 
@@ -126,28 +126,28 @@ def test_auto_is_none_where_no_directory_can_be_made(tmp_path, monkeypatch):
 def test_a_bucket_keeps_no_programs_that_compile_fast(bucket):
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     assert before > 0
-    line = compilation_cache.enable("gs://b/cache")
+    line = compilation.enable_cache("gs://b/cache")
     assert line == "cache:  gs://b/cache" and directory_of_jax() == line[8:]
     assert jax.config.jax_persistent_cache_min_compile_time_secs == before
 
 
 def test_other_cpus_have_other_directories(monkeypatch):
-    found = [compilation_cache._cpu_digest(), compilation_cache._cpu_digest()]
-    monkeypatch.setattr(compilation_cache.platform, "machine", lambda: "other")
-    found.append(compilation_cache._cpu_digest())
+    found = [compilation._cpu_digest(), compilation._cpu_digest()]
+    monkeypatch.setattr(compilation.platform, "machine", lambda: "other")
+    found.append(compilation._cpu_digest())
     assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize("name", ["/proc/nope", "/dev/null/a"])
 def test_a_named_directory_that_is_not_writable_is_an_error(name):
     with pytest.raises(ConfigError, match=f"{DIR}: .* or '' to disable the cache"):
-        compilation_cache.enable(name)
+        compilation.enable_cache(name)
     assert directory_of_jax() is None
 
 
 def test_a_named_directory_is_made_private(tmp_path):
     directory = tmp_path / "a" / "b"
-    line = compilation_cache.enable(str(directory))
+    line = compilation.enable_cache(str(directory))
     assert line == f"cache:  {directory}" and mode(directory) == 0o700
 
 

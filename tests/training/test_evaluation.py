@@ -42,7 +42,7 @@ def test_the_loss_has_the_weights_of_training(made):
     assert all(name.startswith("eval_") for name in line)
     expected = line["eval_masked_lm_loss"] + 0.25 * line["eval_next_sentence_loss"]
     assert line["eval_loss"] == pytest.approx(expected)
-    assert held_out.unigram_entropy > 1
+    assert held_out.unigram_entropy() > 1
     assert line["eval_next_sentence_majority"] == evaluation.next_sentence_majority(
         evaluation.eval_batches(corpus, config, 0)
     )

@@ -90,14 +90,14 @@ def test_too_many_in_a_row_end_the_run(made):
     assert errors.DivergedError.exit_code == 77
 
 
-def test_diagnose_names_the_parameters_that_are_not_finite():
+def test_diagnose_tells_weights_from_an_overflow():
     good = {"a": jnp.ones(3), "b": {"c": jnp.zeros((2, 2))}}
     reason = nonfinite.diagnose(good, "a run", 7)
     assert reason.startswith("all parameters are finite")
     command = "python -m bert_jax.inspect_batch '--workdir=a run' --step=7"
     assert reason.endswith(f"inspect the rows with: {command}")
     bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
-    assert nonfinite.diagnose(bad, "run", 7) == "1 parameters are not finite: b.c"
+    assert nonfinite.diagnose(bad, "run", 7) == "parameters are not finite"
 
 
 def test_records_of_repeated_steps_are_dropped(made, tmp_path):

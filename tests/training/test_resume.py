@@ -50,13 +50,6 @@ def test_a_checkpoint_from_before_the_rollback_gets_its_skips(
     assert resume.with_rollback(str(tmp_path), step, position) == expected
 
 
-def test_a_record_of_an_earlier_version_has_no_digest(tmp_path):
-    skips = '[{"phase_index": 0, "first_batch": 30, "num_batches": 8}]'
-    text = f'{{"step": 30, "rollbacks": 1, "skips": {skips}}}'
-    (tmp_path / resume.ROLLBACK_FILE).write_text(text)
-    assert resume.with_rollback(str(tmp_path), 30, BEFORE) == AFTER
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"step": 30}', '{"step": null}'])
 def test_a_corrupt_record_is_named(tmp_path, text):
     (tmp_path / resume.ROLLBACK_FILE).write_text(text)

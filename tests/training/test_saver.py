@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from bert_jax.checkpoint import best
 from bert_jax.training.budget import Budget
-from bert_jax.training.saver import Saver
+from bert_jax.training.saver import Ranking, Saver
 from tests.conftest import make_config
 from tests.monitoring.test_monitor import open_monitor, step_metrics
 from tests.runs import lines
@@ -27,7 +26,7 @@ def make_saver(tmp_path, **changes):
     )
     checkpoints: Any = SimpleNamespace(workdir=str(tmp_path))
     budget = Budget(config, str(tmp_path), None, began=0.0)
-    return Saver(config, checkpoints, best.Ranking(0), held_out, budget, monitor)
+    return Saver(config, checkpoints, Ranking(0), held_out, budget, monitor)
 
 
 def test_steps_are_logged_before_an_evaluation_starts(tmp_path):

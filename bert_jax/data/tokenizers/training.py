@@ -22,7 +22,7 @@ from bert_jax.data.sources import input_files, lines
 from bert_jax.data.sources.document import Document
 from bert_jax.data.sources.kind import DatasetSource, InputFile
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.monitoring.progress import TaskLog
+from bert_jax.monitoring import progress
 
 # The size of the text from one part of a file: small enough that a small sample has
 # hundreds of parts, large enough that opening files in a bucket does not dominate the
@@ -65,7 +65,7 @@ def train(
         for document in sample(config.data, found, max_bytes, sampled)
     )
     size, kind = config.tokenizer.vocab_size, config.tokenizer.kind
-    with TaskLog("tokenizer", "stdout").task(f"training {size:,} pieces ({kind})"):
+    with progress.task(f"tokenizer: training {size:,} pieces ({kind})", "stdout"):
         tokenizer = tokenizers.train(sentences, config.tokenizer)
     trained_on = {
         "documents": sum(each.documents for each in sampled),

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.checkpoint.best."""
+"""Tests of the ranking of checkpoints in bert_jax.training.saver."""
 
 import dataclasses
 import json
@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.checkpoint import best as best_lib
-from bert_jax.checkpoint.best import Ranking
 from bert_jax.config.schema import EvalConfig
 from bert_jax.monitoring.writer import HELD_OUT_SETTINGS
+from bert_jax.training.saver import Ranking, read_ranking
 from tests.commands import run_well, small_run, write_text
 from tests.conftest import make_config
 from tests.runs import lines
@@ -45,8 +44,8 @@ def test_evaluations_with_other_settings_are_ranked_separately(tmp_path, setting
     text = "".join(json.dumps(line) + "\n" for line in written)
     (tmp_path / "metrics.jsonl").write_text(text)
     config = make_config(checkpoint__keep_best=1)
-    assert best_lib.read(str(tmp_path), config, 20).is_best(20, [10])
-    ranking = best_lib.read(str(tmp_path), config, 30)
+    assert read_ranking(str(tmp_path), config, 20).is_best(20, [10])
+    ranking = read_ranking(str(tmp_path), config, 30)
     assert ranking.is_best(10, [20, 30]) and ranking.is_best(30, [10, 20])
     assert not ranking.is_best(20, [10, 30])
 
@@ -91,7 +90,7 @@ def test_losses_of_earlier_calls_are_read(tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in written)
     (tmp_path / "metrics.jsonl").write_text(text)
-    ranking = best_lib.read(str(tmp_path), config, 30)
+    ranking = read_ranking(str(tmp_path), config, 30)
     assert ranking._best([10, 20, 30, 40]) == {20, 30}
 
 

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.monitoring.profile."""
+"""Tests of the profiler of bert_jax.training.stepper."""
 
 import time
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.monitoring.profile import Profiler
+from bert_jax.training.stepper import Profiler
 from tests.monitoring.test_monitor import open_monitor
 from tests.runs import step_secs
 
