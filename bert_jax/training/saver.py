@@ -179,7 +179,8 @@ class Saver:
         """Saves the state, of which there may be only seconds left, and raises."""
         self.save(step, state, position)
         self.wait()  # raises if the save failed
-        self.budget.record()
+        if self.config.budget_hours:
+            self.monitor.write(step, {})  # the time until now counts
         raise Interrupted(f"step {step:,} is saved in {self.workdir}")
 
     def wait(self) -> None:
