@@ -200,7 +200,8 @@ class Saver:
             # Otherwise, the time since the last line counts as not running.
             self.monitor.write(error.step, {})
             reason = nonfinite.diagnose(state().params, self.workdir, error.step)
-            raise error.because(reason) from None
+            error.args = (f"{error}; {reason}",)
+            raise
         except Exception as error:
             # A save cannot complete if another process is lost.
             if not stopping.may_be_lost_peer(error):
