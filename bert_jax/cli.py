@@ -108,11 +108,6 @@ def run(
         if (message := _message(error)) is None:
             stopping.stop_after(error)
             raise
-        own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-        values = {f"--{flag.name}": flag.value for flag in own}
-        keys = overrides.values_of(_config) if _config else {}
-        values |= {f"config.{key}": value for key, value in keys.items()}
-        message = overrides.with_key(message, values)
         fail(message, getattr(error, "exit_code", EXIT_USAGE))
 
 

@@ -39,11 +39,6 @@ class DivergedError(ConfigError):
         super().__init__(f"{what}, up to step {step:,}")
         self.step = step
 
-    def because(self, reason: str) -> "DivergedError":
-        """Appends a reason to the message, and returns this error."""
-        self.args = (f"{self}; {reason}",)
-        return self
-
 
 class AllDivergedError(ConfigError):
     """Every run of a sweep diverged before its first evaluation."""

@@ -75,28 +75,6 @@ def unknown_flag(
     return f"--{name} is not a flag; {remedy}"
 
 
-def with_key(message: str, values: dict[str, Any]) -> str:
-    """Begins a message about a file with the flag or key that names the file.
-
-    Args:
-      values: the values of flags and keys by name.
-    """
-    for name, value in values.items():
-        for spec in value if isinstance(value, tuple) else (value,):
-            if isinstance(spec, str) and _begins_with_path(message, spec):
-                return f"{name}={spec}: {message}"
-    return message
-
-
-def _begins_with_path(message: str, spec: str) -> bool:
-    """Returns whether a message begins with the path of PATH or KIND:PATH."""
-    paths = (path.rstrip("/") for path in (spec, spec.rpartition(":")[2]))
-    return any(
-        re.search("[./]", path) and re.match(rf"{re.escape(path)}[ :/,]", message)
-        for path in paths
-    )
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Returns the most similar of the known names, or None if none is similar."""
     known = list(known)

@@ -76,7 +76,6 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             else:
                 position, state = Position(corpus.sha256), init()
             resume.begin_workdir(workdir, config, first_step)
-            budget.record()
             if first_step > saved_step:  # a branch
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source

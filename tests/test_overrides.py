@@ -111,29 +111,3 @@ def test_numbers_and_other_types_are_left_as_they_are():
 def test_an_invalid_value_is_answered_with_the_type(argument, reason):
     assert reason in (found := overrides.expected(argument, tiny.get_config()))
     assert bool(found) == bool(reason)
-
-
-@pytest.mark.parametrize(
-    ("message", "prefix"),
-    [
-        ("own/train.csv cannot be read", "config.data.train=csv:own/train.csv"),
-        ("a/in.txt: Not a directory", "--input=a/in.txt"),
-        ("runs/a/config.json: Not a directory", "--workdir=runs/a/"),
-        ("b.jsonl:7 is not JSON", "config.data.sources=jsonl#text:b.jsonl"),
-        ("own/train.csv.gz cannot be read", ""),
-        ("text is missing", ""),
-        ("/x: Not a directory", ""),
-    ],
-)
-def test_a_message_that_begins_with_a_path_names_its_key(message, prefix):
-    values = {
-        "--input": "a/in.txt",
-        "--workdir": "runs/a/",
-        "--output": None,
-        "config.data.train": "csv:own/train.csv",
-        "config.data.sources": ("text:a/*.txt", "jsonl#text:b.jsonl"),
-        "config.data.corpus_dir": "/",
-        "config.task.kind": "text",
-    }
-    found = overrides.with_key(message, values)
-    assert found == (f"{prefix}: {message}" if prefix else message)

@@ -14,7 +14,7 @@ from bert_jax import train
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.monitoring import goodput
-from bert_jax.training import budget, compilation, resume
+from bert_jax.training import compilation, resume
 from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.conftest import TRAINED
@@ -219,4 +219,3 @@ def test_the_step_is_compiled_while_the_state_is_made(trained, tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         train.train(config, str(tmp_path / "run"))
     assert events == ["cache", "lock", 0, "state"]
-    assert not (tmp_path / "run" / budget.RECORD_FILE).exists()

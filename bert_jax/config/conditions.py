@@ -6,6 +6,7 @@ an `ExperimentConfig`, so that no other code handles a ConfigDict.
 
 import json
 import math
+import operator
 from typing import Any
 
 import ml_collections
@@ -23,20 +24,11 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
             " for pretraining are directly under configs"
         )
     experiment = build(ExperimentConfig, config, "config")
-    _check_model_and_data(experiment)
+    _check("config", experiment, _conditions(experiment))
     check_mesh(experiment.mesh)
     for i, phase in enumerate(experiment.phases):
-        _check_phase(phase, f"config.phases[{i}]", experiment)
-        _check_packed_predictions(phase, f"config.phases[{i}]", experiment)
-    _check_schedule(experiment)
-    require(
-        len(experiment.profile) != 1
-        and sum(experiment.profile) <= experiment.num_steps + 1,
-        "config.profile",
-        experiment.profile,
-        "must be (first step, number of steps) within the"
-        f" {experiment.num_steps} steps of the run, for example (100,5), or empty",
-    )
+        _check(f"config.phases[{i}]", phase, _phase_conditions(phase, experiment))
+    _check("config", experiment, _schedule_conditions(experiment))
     return experiment
 
 
@@ -51,144 +43,143 @@ def from_saved(values: Any) -> ExperimentConfig:
     return from_config_dict(values)
 
 
-def _check_model_and_data(config: ExperimentConfig) -> None:
+# ------------------------------------------------- conditions: (holds, key, problem)
+
+
+def _check(path: str, section: Any, conditions: list[tuple[bool, str, str]]) -> None:
+    for holds, key, problem in conditions:
+        require(holds, f"{path}.{key}", operator.attrgetter(key)(section), problem)
+
+
+def _conditions(config: ExperimentConfig) -> list[tuple[bool, str, str]]:
     model, data = config.model, config.data
-    require(
-        model.hidden_size % model.num_attention_heads == 0,
-        "config.model.hidden_size",
-        model.hidden_size,
-        f"must be a multiple of num_attention_heads={model.num_attention_heads}",
-    )
-    require(
-        model.type_vocab_size >= 2,
-        "config.model.type_vocab_size",
-        model.type_vocab_size,
-        "must be at least 2, one type for each segment of a pair",
-    )
-    require(
-        data.max_document_bytes >= data.max_line_bytes,
-        "config.data.max_document_bytes",
-        data.max_document_bytes,
-        f"must be at least max_line_bytes={data.max_line_bytes}",
-    )
-    require(
-        len(data.source_weights) in (0, len(data.sources)),
-        "config.data.source_weights",
-        data.source_weights,
-        f"must be empty or have one weight for each of the {len(data.sources)} sources",
-    )
     require(
         data.mask_replace_prob + data.mask_random_prob <= 1,
         "config.data (mask_replace_prob, mask_random_prob)",
         (data.mask_replace_prob, data.mask_random_prob),
         "must have a sum of at most 1",
     )
-    require(
-        data.num_shards % data.num_streams == 0,
-        "config.data.num_streams",
-        data.num_streams,
-        f"must divide num_shards={data.num_shards}",
-    )
-    require(
-        config.tokenizer.kind == "wordpiece" or not data.word_segmented,
-        "config.data.word_segmented",
-        data.word_segmented,
-        "is for WordPiece only; SentencePiece always separates words at whitespace",
-    )
-    require(
-        config.checkpoint.keep_best == 0 or data.validation_fraction > 0,
-        "config.checkpoint.keep_best",
-        config.checkpoint.keep_best,
-        "needs held-out documents; set it to 0, or set config.data.validation_fraction"
-        " above 0",
-    )
-    require(
-        not config.eval.probes or data.validation_fraction > 0,
-        "config.eval.probes",
-        config.eval.probes,
-        "are scored at held-out evaluations, which need held-out documents; set it to"
-        " (), or set config.data.validation_fraction above 0",
-    )
+    has_held_out = data.validation_fraction > 0
+    return [
+        (
+            model.hidden_size % model.num_attention_heads == 0,
+            "model.hidden_size",
+            f"must be a multiple of num_attention_heads={model.num_attention_heads}",
+        ),
+        (
+            model.type_vocab_size >= 2,
+            "model.type_vocab_size",
+            "must be at least 2, one type for each segment of a pair",
+        ),
+        (
+            data.max_document_bytes >= data.max_line_bytes,
+            "data.max_document_bytes",
+            f"must be at least max_line_bytes={data.max_line_bytes}",
+        ),
+        (
+            len(data.source_weights) in (0, len(data.sources)),
+            "data.source_weights",
+            "must be empty or have one weight for each of the"
+            f" {len(data.sources)} sources",
+        ),
+        (
+            data.num_shards % data.num_streams == 0,
+            "data.num_streams",
+            f"must divide num_shards={data.num_shards}",
+        ),
+        (
+            config.tokenizer.kind == "wordpiece" or not data.word_segmented,
+            "data.word_segmented",
+            "is for WordPiece only; SentencePiece always separates words at whitespace",
+        ),
+        (
+            config.checkpoint.keep_best == 0 or has_held_out,
+            "checkpoint.keep_best",
+            "needs held-out documents; set it to 0, or set"
+            " config.data.validation_fraction above 0",
+        ),
+        (
+            not config.eval.probes or has_held_out,
+            "eval.probes",
+            "are scored at held-out evaluations, which need held-out documents; set it"
+            " to (), or set config.data.validation_fraction above 0",
+        ),
+    ]
 
 
-def _check_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> None:
-    require(
-        phase.sequence_length <= config.model.max_position_embeddings,
-        f"{path}.sequence_length",
-        phase.sequence_length,
-        "must be at most config.model.max_position_embeddings="
-        f"{config.model.max_position_embeddings}",
-    )
-    require(
-        phase.max_predictions <= phase.sequence_length,
-        f"{path}.max_predictions",
-        phase.max_predictions,
-        f"must be at most sequence_length={phase.sequence_length}",
-    )
-    streams = config.data.num_streams
+def _phase_conditions(
+    phase: PhaseConfig, config: ExperimentConfig
+) -> list[tuple[bool, str, str]]:
+    streams, most = config.data.num_streams, config.model.max_position_embeddings
     # distributed/mesh.py checks the division over devices. The sizes suggested here
     # pass that check, as far as the config gives the number of devices.
     sizes = (config.mesh.data, config.mesh.fsdp, config.accumulation_steps)
     rows = math.lcm(streams, math.prod(size for size in sizes if size > 0))
-    require(
-        phase.global_batch_size % streams == 0,
-        f"{path}.global_batch_size",
-        phase.global_batch_size,
-        f"must be a multiple of config.data.num_streams={streams}; try"
-        f" {multiples_around(phase.global_batch_size, rows)}",
-    )
+    needed = _predictions_of_packed_row(phase, config)
+    return [
+        (
+            phase.sequence_length <= most,
+            "sequence_length",
+            f"must be at most config.model.max_position_embeddings={most}",
+        ),
+        (
+            phase.max_predictions <= phase.sequence_length,
+            "max_predictions",
+            f"must be at most sequence_length={phase.sequence_length}",
+        ),
+        (
+            phase.global_batch_size % streams == 0,
+            "global_batch_size",
+            f"must be a multiple of config.data.num_streams={streams}; try"
+            f" {multiples_around(phase.global_batch_size, rows)}",
+        ),
+        (
+            phase.max_sequences_per_row == 1 or phase.max_predictions >= needed,
+            "max_predictions",
+            "cannot hold the masks of max_sequences_per_row="
+            f"{phase.max_sequences_per_row} pairs; try {needed}",
+        ),
+    ]
 
 
-def _check_packed_predictions(
-    phase: PhaseConfig, path: str, config: ExperimentConfig
-) -> None:
-    """Checks that max_predictions holds the masks of all pairs packed in a row."""
-    if phase.max_sequences_per_row == 1:
-        return
+def _predictions_of_packed_row(phase: PhaseConfig, config: ExperimentConfig) -> int:
+    """Returns the most masks of all pairs packed in a row."""
     # A pair of n tokens has max(1, round(n * p)) masks. That exceeds n * p by at most
     # 0.5, except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
     shortest = 5 if config.data.next_sentence else 3
     rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
     over = max(0.5, 1.0 - shortest * rate)
-    share = phase.sequence_length * rate
-    needed = int(share + over * phase.max_sequences_per_row)
-    require(
-        phase.max_predictions >= needed,
-        f"{path}.max_predictions",
-        phase.max_predictions,
-        f"cannot hold the masks of max_sequences_per_row={phase.max_sequences_per_row}"
-        f" pairs; try {needed}",
-    )
+    return int(phase.sequence_length * rate + over * phase.max_sequences_per_row)
 
 
-def _check_schedule(config: ExperimentConfig) -> None:
+def _schedule_conditions(config: ExperimentConfig) -> list[tuple[bool, str, str]]:
     optimizer, num_steps = config.optimizer, config.schedule_steps
     is_wsd = optimizer.schedule == "wsd"
-    require(
-        not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
-        "config.budget_hours",
-        config.budget_hours,
-        "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
-    )
-    # A linear schedule may end during the warmup; others need steps after it.
-    require(
-        not (is_wsd or optimizer.schedule == "cosine")
-        or optimizer.warmup_steps < num_steps,
-        "config.optimizer.warmup_steps",
-        optimizer.warmup_steps,
-        f"must be below the {num_steps} steps of the schedule",
-    )
     least, most = 0, 0
     problem = "must be 0 with another schedule than 'wsd', or with config.budget_hours"
     if is_wsd and not config.budget_hours:
         least, most = 1, num_steps - optimizer.warmup_steps
         problem = f"must be from 1 to {most}; try a fifth of {num_steps} steps"
-    require(
-        least <= optimizer.decay_steps <= most,
-        "config.optimizer.decay_steps",
-        optimizer.decay_steps,
-        problem,
-    )
+    return [
+        (
+            not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
+            "budget_hours",
+            "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
+        ),
+        (  # A linear schedule may end during the warmup; others need steps after it.
+            not (is_wsd or optimizer.schedule == "cosine")
+            or optimizer.warmup_steps < num_steps,
+            "optimizer.warmup_steps",
+            f"must be below the {num_steps} steps of the schedule",
+        ),
+        (least <= optimizer.decay_steps <= most, "optimizer.decay_steps", problem),
+        (
+            len(config.profile) != 1 and sum(config.profile) <= config.num_steps + 1,
+            "profile",
+            "must be (first step, number of steps) within the"
+            f" {config.num_steps} steps of the run, for example (100,5), or empty",
+        ),
+    ]
 
 
 def check_mesh(mesh: MeshConfig) -> None:

@@ -8,6 +8,8 @@ hidden size, as in all released models (Turc et al. 2019; google-research/bert R
 "Smaller BERT Models").
 """
 
+import re
+
 import ml_collections
 
 from bert_jax.configs import base
@@ -34,16 +36,11 @@ def get_config(size: str = "base") -> ml_collections.ConfigDict:
 
 
 def _parse(size: str) -> tuple[int, int]:
-    parts = size.split(",")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+    match = re.fullmatch("([1-9][0-9]*),([1-9][0-9]*)", size)
+    if not match or int(match[2]) % HEAD_SIZE:
         raise ConfigError(
-            f"{size!r} is not a model size; give LAYERS,HIDDEN as in 4,256, or one of"
+            f"{size!r} is not a valid model size; give LAYERS,HIDDEN, as in 4,256, with"
+            f" a multiple of {HEAD_SIZE}, the size of a head, or one of"
             f" {', '.join(NAMES)}"
         )
-    num_layers, hidden_size = map(int, parts)
-    if num_layers < 1 or hidden_size < HEAD_SIZE or hidden_size % HEAD_SIZE:
-        raise ConfigError(
-            f"{size!r} is not a valid model size; give at least 1 layer, and a hidden"
-            f" size that is a multiple of {HEAD_SIZE}, the size of a head"
-        )
-    return num_layers, hidden_size
+    return int(match[1]), int(match[2])

@@ -99,6 +99,13 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     return f"Steps took {steps:.0%} of the run's time, over all calls ({shown})."
 
 
+def running_seconds(lines: Sequence[dict[str, Any]]) -> float:
+    """Returns the time of all calls up to the last line."""
+    timed = _timed(lines)
+    seconds = _seconds(timed[-1]) if timed else {}
+    return sum(secs for part, secs in seconds.items() if part != "down")
+
+
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the lines that have times; lines of older versions have none."""
     keys = ["time", *(f"{PREFIX}{part}" for part in PARTS)]

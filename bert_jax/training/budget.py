@@ -6,28 +6,25 @@ last step. The two steps are a plan, which every checkpoint holds. At log lines,
 saves have taken, and all processes adopt it. A new plan continues the decay at its
 progress, so the rate has no jumps.
 
-The time is that of all calls of `train`, from the import of bert_jax to the end. It is
-recorded in the workdir between steps, see RECORD_SHARE; a kill loses the rest.
+The time is that of all calls of `train`, from the import of bert_jax to the end, as the
+lines of metrics.jsonl account for it; a kill loses the time since the last line.
 """
 
 import bisect
 import contextlib
 import dataclasses
-import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from bert_jax import clock, small_files, storage
+from bert_jax import clock
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
-from bert_jax.errors import CorruptError
+from bert_jax.monitoring import goodput, writer
 from bert_jax.training import optimizer
 
-RECORD_FILE = "budget.json"
 # The share of the time, or of the steps if they end first, in which the rate decays:
 # 20% in Haegele et al. 2024 (arXiv:2405.18392), section 3.
 DECAY_SHARE = 0.2
@@ -35,10 +32,6 @@ DECAY_SHARE = 0.2
 # up the time.
 MIN_STEPS = 20
 SUMMARY_SECS = 3.0  # the plot, the summary and the exit
-# The interval of records is the larger one. Steps wait for a record in a bucket.
-RECORD_SHARE, RECORD_SECS = 0.001, 2.0
-# A longer running time in a record is that of no run.
-MAX_RECORD_SECS = 10 * 365 * 86_400.0
 # The weight of the newest log line in the estimate of a step's time.
 NEWEST = 0.5
 
@@ -118,18 +111,19 @@ class Budget:
     ):
         """Continues the plan and the time of earlier calls; all processes call it.
 
-        It writes nothing: the first `record` does. `saved` is that of the checkpoint to
-        resume from, None in a new run; `began` is `clock()` at the process's start.
+        `saved` is that of the checkpoint to resume from, None in a new run; `began` is
+        `clock()` at the process's start.
         """
         self._config = config
-        self._path = os.path.join(workdir, RECORD_FILE)
         self._costs = Costs()
         self._timed_from: tuple[int, float] | None = None  # a step and its time
         self.plan: Plan | None = None
         if config.budget_hours:
             self.resume(saved)
-            self._zero = began - float(multihost.agree("budget", self._read))
-            self._recorded_at = -math.inf
+            used = multihost.agree(
+                "budget", lambda: str(goodput.running_seconds(writer.read(workdir)))
+            )
+            self._zero = began - float(used)
 
     def resume(self, saved: Mapping[str, Any] | None) -> None:
         """Continues the plan of a checkpoint, None for that of a new run."""
@@ -169,7 +163,7 @@ class Budget:
         setattr(self._costs, name, clock() - start)
 
     def update(self, step: int, seconds: float, last_save: float) -> None:
-        """Records the running time if the last record is old; plans at log lines.
+        """Makes a new plan at log lines.
 
         All processes call it after each step, before they evaluate or save, so that a
         checkpoint holds the plan with which the run continues.
@@ -180,9 +174,6 @@ class Budget:
         """
         if self.plan is None:
             return
-        interval = max(RECORD_SECS, RECORD_SHARE * 3600 * self._config.budget_hours)
-        if clock() - self._recorded_at >= interval:
-            self.record()
         if self._timed_from is None:
             self._timed_from = step, seconds
         elif step % self._config.log_every_steps == 0 and step < self.plan.last_step:
@@ -195,13 +186,6 @@ class Budget:
             plan = new_plan(self.plan, step, self._config, costs, left)
             self.plan = Plan(*multihost.from_process_0(dataclasses.astuple(plan)))
 
-    def record(self) -> None:
-        """Records the running time; process 0 writes it."""
-        if self.plan is not None and multihost.is_first():
-            self._recorded_at = clock()
-            record = {"seconds": self._used()}
-            storage.write(self._path, (json.dumps(record) + "\n").encode())
-
     def excess(self) -> float:
         """Returns the seconds by which the steps of this call ended too late."""
         if self.plan is None or self._timed_from is None:
@@ -210,15 +194,3 @@ class Budget:
 
     def _used(self) -> float:
         return clock() - self._zero
-
-    def _read(self) -> str:
-        if not storage.exists(self._path):
-            return "0"
-        remedy = "remove it to count the running time from now on"
-        seconds: Any = small_files.read_json(self._path, remedy).get("seconds")
-        if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_RECORD_SECS:
-            raise CorruptError(
-                f"{self._path}: seconds={seconds!r} is not the running time of a run;"
-                f" {remedy}"
-            )
-        return str(seconds)

@@ -179,7 +179,8 @@ class Saver:
         """Saves the state, of which there may be only seconds left, and raises."""
         self.save(step, state, position)
         self.wait()  # raises if the save failed
-        self.budget.record()
+        if self.config.budget_hours:
+            self.monitor.write(step, {})  # the time until now counts
         raise Interrupted(f"step {step:,} is saved in {self.workdir}")
 
     def wait(self) -> None:
@@ -199,7 +200,8 @@ class Saver:
             # Otherwise, the time since the last line counts as not running.
             self.monitor.write(error.step, {})
             reason = nonfinite.diagnose(state().params, self.workdir, error.step)
-            raise error.because(reason) from None
+            error.args = (f"{error}; {reason}",)
+            raise
         except Exception as error:
             # A save cannot complete if another process is lost.
             if not stopping.may_be_lost_peer(error):

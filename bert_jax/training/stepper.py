@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
@@ -37,11 +36,7 @@ class Profiler:
     def __init__(
         self, steps: Sequence[int], workdir: str, first_step: int, monitor: Monitor
     ):
-        """Prepares for the step after `first_step`.
-
-        Args:
-          steps: config.profile, the first step and the number of steps; or () for none.
-        """
+        """Prepares for the step after `first_step`; `steps` is config.profile."""
         self._workdir, self._monitor = workdir, monitor
         self._steps = range(steps[0], sum(steps)) if steps else range(0)
         self._is_on = False
@@ -83,8 +78,7 @@ class Profiler:
         options.python_tracer_level = 0  # it slows the steps down
         self._directory = self._workdir
         if storage.is_remote(self._workdir):
-            self._scratch = tempfile.TemporaryDirectory()
-            self._directory = self._scratch.name
+            self._directory = storage.scratch_directory()
         with self._monitor.activity("profiling"):
             jax.profiler.start_trace(self._directory, profiler_options=options)
         self._monitor.stop_clock()
@@ -190,14 +184,10 @@ def training_batches(
             for batch in itertools.islice(batches, num_batches):
                 yield phase_index, sharding.place_batch(batch, mesh)
 
-    ahead = placed()
-    current = next(ahead, None)
-    for step in itertools.count(first_step + 1):
-        if current is None:
-            return
-        following = next(ahead, None)
+    ahead = itertools.pairwise(itertools.chain(placed(), [None]))
+    for step, (current, _) in enumerate(ahead, start=first_step + 1):
+        assert current
         yield step, *current
-        current = following
 
 
 def replay(
