@@ -12,8 +12,7 @@ With --ray=ADDRESS, the processes of a Ray cluster read, tokenize and write the 
 files. Text and corpus must be in a bucket or on a disk that all of its nodes share.
 
 The vocabulary is trained again if input files changed, unless there are more than 64 MB
-of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text
-is kept.
+of text. If it stays the same, tokenized text is kept.
 """
 
 import sys

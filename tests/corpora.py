@@ -8,9 +8,9 @@ import random
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.data.corpus import corpus, encoding, key_ranges, segments, writer
-from bert_jax.data.sources import document as document_lib
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.data.corpus import corpus, encoding, segments, writer
+from bert_jax.data.sources.kind import Document
+from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -57,7 +57,7 @@ def make_documents(count, seed=0, max_sentences=8):
 
 def raw(sentences):
     """The document of these sentences as a source would give it."""
-    return document_lib.Document(tuple(sentences), is_split=True, origin="made up")
+    return Document(tuple(sentences), is_split=True)
 
 
 def write_source(config, documents, number=0):
@@ -73,7 +73,7 @@ def write_documents(path, documents):
 
 def shard_of(ranges, key):
     """Returns the index of the shard of a key."""
-    number = np.uint64(key_ranges.number(key))
+    number = np.uint64(segments.number(key))
     return int(np.searchsorted(ranges.inner_edges, number, side="right"))
 
 
@@ -84,10 +84,10 @@ def write(config, documents, tokenizer=None):
     counts = collections.Counter()
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
     entries = [e for document in documents for e in encoder(raw(document), 0, counts)]
-    num_validation = key_ranges.num_validation_shards(
-        config.data, unknown_tokens.num_tokens(counts), dtype
+    num_validation = segments.num_validation_shards(
+        config.data, encoding.num_tokens(counts), dtype
     )
-    ranges = key_ranges.ranges(config.data, num_validation)
+    ranges = segments.key_ranges(config.data, num_validation)
     by_shard = collections.defaultdict(list)
     for entry in entries:
         by_shard[ranges.files[shard_of(ranges, entry.key)]].append(entry)

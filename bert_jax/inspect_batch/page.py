@@ -4,7 +4,6 @@ import html
 import itertools
 from collections.abc import Sequence
 
-from bert_jax.data.batches import provenance
 from bert_jax.inspect_batch import rows as rows_lib
 
 _MASK_WORDS = {
@@ -17,10 +16,6 @@ _STYLE = """
 :root { --ink: #1c2430; --quiet: #66707f; --line: #d9dee6; --paper: #ffffff;
   --card: #f6f8fb; --a: #d8e8fb; --b: #d9f2dd; --special: #e6e8ec; --pad: #f0f1f4;
   --masked: #c62828; --random: #8e24aa; --kept: #b26a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --quiet: #9aa4b2;
-  --line: #39414e; --paper: #14181f; --card: #1c222b; --a: #1f3a5c; --b: #1f4a2c;
-  --special: #333a46; --pad: #232932; --masked: #ff7b72; --random: #d59bf0;
-  --kept: #f0b35e; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1180px; padding: 28px 24px 60px; color: var(--ink);
   background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
@@ -59,10 +54,30 @@ p { margin: 4px 0; }
 """
 
 
+# How text is converted to rows.
+_STAGES = {
+    "1. Documents": "Shards hold whole documents as sentences of token ids. Each epoch"
+    " visits them in a new order and with new random choices.",
+    "2. Segments": "A chunk of sentences is split into two segments, A and B. Half of"
+    " the time, and whenever the chunk is one sentence, B is taken from another"
+    " document, and the sentences that it replaces are used for the next pair. Without"
+    " next sentence prediction, segment A has as many whole sentences as fit.",
+    "3. Rows": "[CLS] A [SEP] B [SEP], then padding. Pairs that share a row have their"
+    " own positions, and attend only to themselves.",
+    "4. Masks": "In each epoch, some tokens of every row are chosen at random. Most are"
+    " replaced by [MASK], some by a random token, and some are unchanged. The model"
+    " predicts the original of every framed token, and at [CLS] whether B follows A.",
+}
+
+
 def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
     """Returns an HTML page that shows some rows of a step."""
     title = f"Step {step.number:,}: model inputs and targets"
     facts = "".join(f"<p>{html.escape(line)}</p>" for line in rows_lib.summary(step))
+    stages = "".join(
+        f"<div class='stage'><b>{name}</b>{words}</div>"
+        for name, words in _STAGES.items()
+    )
     shown = (
         f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
         if len(rows) < len(step.rows)
@@ -72,65 +87,16 @@ def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{title}</h1>{facts}{_stages(step)}{_legend(step)}{shown}"
+        f"<h1>{title}</h1>{facts}<div class='stages'>{stages}</div>{_legend()}{shown}"
         + "\n".join(_row(step, row) for row in rows)
         + "</body></html>\n"
     )
 
 
-def _stages(step: rows_lib.Step) -> str:
-    """Explains how text is converted to rows."""
-    has_b = any(pair.b for pair in step.pairs)
-    packed = max(len(row.pairs) for row in step.rows) > 1
-    segments = (
-        "A chunk of sentences is split into two segments, A and B. Half of the time,"
-        " and whenever the chunk is one sentence, B is taken from another document, and"
-        " the sentences that it replaces are used for the next pair."
-        if has_b
-        else "Segment A consists of as many whole sentences of one document as fit."
-    )
-    rows = (
-        "Pairs that fit together share a row. Each has its own [CLS] and its own"
-        " positions, and attends only to itself."
-        if packed
-        else "Each has its own row: [CLS] A [SEP]"
-        f"{' B [SEP]' if has_b else ''}, then padding."
-    )
-    targets = (
-        "The model predicts the original of every framed token, and at [CLS] whether B"
-        " follows A."
-        if has_b
-        else "The model predicts the original of every framed token."
-    )
-    stages = (
-        (
-            "1. Documents",
-            "Shards hold whole documents as sentences of token ids. Each epoch visits"
-            " them in a new order and with new random choices.",
-        ),
-        ("2. Segments", segments),
-        ("3. Rows", rows),
-        (
-            "4. Masks",
-            "In each epoch, some tokens of every row are chosen at random. Most are"
-            " replaced by [MASK], some by a random token, and some are unchanged."
-            f" {targets}",
-        ),
-    )
-    return (
-        "<div class='stages'>"
-        + "".join(
-            f"<div class='stage'><b>{name}</b>{html.escape(words)}</div>"
-            for name, words in stages
-        )
-        + "</div>"
-    )
-
-
-def _legend(step: rows_lib.Step) -> str:
+def _legend() -> str:
     examples = (
         _chip("a", "segment A"),
-        _chip("b", "segment B") if any(pair.b for pair in step.pairs) else "",
+        _chip("b", "segment B"),
         _chip("special", "[CLS]"),
         _chip("masked", "[MASK]", "original"),
         _chip("random", "random", "original"),
@@ -150,9 +116,8 @@ def _chip(kind: str, piece: str, below: str = "", title: str = "") -> str:
 
 
 def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
-    origin = row.origin
     pairs = "".join(
-        _pair(step, pair, number if len(row.pairs) > 1 else None)
+        _pair(pair, f"Pair {number}: " if len(row.pairs) > 1 else "")
         for number, pair in enumerate(row.pairs, start=1)
     )
     padding = (
@@ -160,51 +125,37 @@ def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
         if row.num_padding
         else ""
     )
+    place = html.escape(rows_lib.row_words(step, row))
     return (
-        f"<div class='row'><h2>Row {row.number} <span class='quiet'>of"
-        f" {len(step.rows)}: row {origin.row + 1:,} of epoch {origin.epoch + 1} of"
-        f" {html.escape(origin.shard)}</span></h2>{_bar(step, row)}{pairs}{padding}"
-        "</div>"
+        f"<div class='row'><h2>Row {row.number} <span class='quiet'>{place}</span></h2>"
+        f"{_bar(step, row)}{pairs}{padding}</div>"
     )
 
 
 def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
     """Draws a bar of the row's segments, proportional to their lengths."""
-    parts = []
-    for pair in row.pairs:
-        for part, group in itertools.groupby(token.part for token in pair.tokens):
-            parts.append((part, len(list(group))))
-    return (
-        "<div class='bar'>"
-        + "".join(
-            f"<span class='{kind}' style='width:{100 * n / step.sequence_length:.2f}%'>"
-            "</span>"
-            for kind, n in parts
-        )
-        + "</div>"
+    tokens = (token.part for pair in row.pairs for token in pair.tokens)
+    parts = "".join(
+        f"<span class='{part}' style='width:"
+        f"{100 * len(list(group)) / step.sequence_length:.2f}%'></span>"
+        for part, group in itertools.groupby(tokens)
     )
+    return f"<div class='bar'>{parts}</div>"
 
 
-def _pair(step: rows_lib.Step, pair: rows_lib.Pair, number: int | None) -> str:
-    name = f"Pair {number}: " if number else ""
+def _pair(pair: rows_lib.Pair, name: str) -> str:
     sources = "".join(
-        _source(step, letter, excerpt)
-        for letter, excerpt in (("A", pair.a), ("B", pair.b))
-        if excerpt is not None
+        f"<p class='source'>{_chip(letter.lower(), letter)}"
+        f" {html.escape(rows_lib.excerpt_words(excerpt))}"
+        f" <i>{html.escape(excerpt.beginning)}</i></p>"
+        for letter, excerpt in zip("AB", pair.segments, strict=False)
     )
-    tokens = "".join(_token(token) for token in pair.tokens)
+    tokens = "".join(map(_token, pair.tokens))
     label = html.escape(rows_lib.label_words(pair))
     return (
         f"<div class='pair'><p class='label'>{name}{label}</p>{sources}"
         f"<div class='tokens'>{tokens}</div></div>"
     )
-
-
-def _source(step: rows_lib.Step, letter: str, excerpt: provenance.Excerpt) -> str:
-    words = html.escape(rows_lib.excerpt_words(excerpt))
-    beginning = html.escape(step.beginning(excerpt))
-    chip = _chip(letter.lower(), letter)
-    return f"<p class='source'>{chip} {words}, which begins: <i>{beginning}</i></p>"
 
 
 def _token(token: rows_lib.Token) -> str:

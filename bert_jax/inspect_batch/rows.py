@@ -1,56 +1,66 @@
 """Converts the rows of a step to readable tokens, masks, labels and sources."""
 
+import bisect
 import collections
 import dataclasses
-import functools
+from collections.abc import Callable
 
 import numpy as np
-import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import pipeline, provenance
+from bert_jax.data.batches.step_rows import StepRows
+from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.corpus import shard_file
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.phases import Skips, batch_of, phase_of
+from bert_jax.phases import Skips, batch_of
+
+# The number of tokens from the start of a document that are shown to identify it.
+BEGINNING_TOKENS = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """One token of a row.
+    """One token of a row."""
 
-    Attributes:
-      piece: the token in the model's input.
-      original: the token before masking.
-      part: "special", "a" or "b".
-      mask: "" if the token is not predicted, else "masked" (replaced by [MASK]),
-        "random" (replaced by a random token) or "kept" (unchanged).
-      position: position in its pair, as in position_ids.
-    """
-
-    piece: str
-    original: str
-    part: str
+    piece: str  # in the model's input
+    original: str  # before masking
+    part: str  # "special", "a" or "b"
+    # "" if the token is not predicted, else "masked" (replaced by [MASK]), "random"
+    # (replaced by a random token) or "kept" (unchanged).
     mask: str
-    position: int
+    position: int  # in its pair, as in position_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Excerpt:
+    """The position of a segment in its document."""
+
+    document: int  # index in the shard
+    first: int  # index of the first token in the document
+    length: int  # number of tokens
+    document_length: int  # number of tokens of the document
+    beginning: str  # of the document
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One pair of a row; `is_random` and `b` are None if there is no segment B."""
+    """One pair of a row; `is_random` is None if there is no segment B."""
 
     tokens: tuple[Token, ...]
     is_random: bool | None
-    a: provenance.Excerpt
-    b: provenance.Excerpt | None
+    segments: tuple[Excerpt, ...]  # A, and B if there is one
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of a batch."""
+    """One row of a batch, and its place in a visit to a shard."""
 
-    number: int  # number in the batch, from 1
-    origin: provenance.Origin
+    number: int  # in the batch, from 1
+    shard: str  # file name
+    epoch: int  # of the stream that reads the shard, from 0
+    index: int  # in the visit to the shard
     pairs: tuple[Pair, ...]
     num_padding: int
 
@@ -64,7 +74,6 @@ class Step:
     phase_index: int
     sequence_length: int
     rows: tuple[Row, ...]
-    tokenizer: tokenizers.Tokenizer
 
     @property
     def pairs(self) -> list[Pair]:
@@ -72,147 +81,97 @@ class Step:
 
     def count_masks(self) -> collections.Counter[str]:
         """Counts the text tokens that are "masked", "random", "kept" and ""."""
-        return collections.Counter(
-            token.mask
-            for pair in self.pairs
-            for token in pair.tokens
-            if token.part != "special"
-        )
-
-    def beginning(self, excerpt: provenance.Excerpt) -> str:
-        """Returns the first words of the document that contains an excerpt."""
-        text = self._decoder.decode(list(excerpt.beginning), skip_special_tokens=False)
-        is_whole = len(excerpt.beginning) == excerpt.document_length
-        return text if is_whole else text + " ..."
-
-    @functools.cached_property
-    def _decoder(self) -> tokenizers_lib.Tokenizer:
-        return self.tokenizer.huggingface()
+        tokens = (token for pair in self.pairs for token in pair.tokens)
+        return collections.Counter(x.mask for x in tokens if x.part != "special")
 
 
-def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
-    """Returns the phase index of a step and the step's index in that phase.
-
-    Args:
-      number: step number, from 1.
-
-    Raises:
-      ConfigError: if the run has no such step.
-    """
+def check_step(config: ExperimentConfig, number: int) -> None:
     if not 1 <= number <= config.num_steps:
         raise ConfigError(
             f"--step={number} is not a step of the run; give a step from 1 to"
             f" {config.num_steps}"
         )
-    return phase_of(config, number - 1)
 
 
 def read_step(
     corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int, skips: Skips = ()
 ) -> Step:
     """Reads the batch that `train` uses in step `number`, counted from 1."""
-    find_step(config, number)
+    check_step(config, number)
     phase_index, batch_number = batch_of(config, number - 1, skips)
-    batch = next(
-        pipeline.batches(
-            corpus,
-            config,
-            split="train",
-            seed=config.seed,
-            phase_index=phase_index,
-            first_step=batch_number,
-        )
+    made = StepRows(
+        corpus, config, split="train", seed=config.seed, phase_index=phase_index
     )
-    origins = provenance.origins(
-        corpus,
-        config,
-        split="train",
-        seed=config.seed,
-        phase_index=phase_index,
-        step=batch_number,
-    )
-    vocab = corpus.tokenizer.vocab
-    return Step(
-        number=number,
-        num_steps=config.num_steps,
-        phase_index=phase_index,
-        sequence_length=config.phases[phase_index].sequence_length,
-        rows=tuple(
-            _row(i, {name: rows[i] for name, rows in batch.items()}, origin, vocab)
-            for i, origin in enumerate(origins)
-        ),
-        tokenizer=corpus.tokenizer,
-    )
+    batch = made.make(batch_number)  # and maybe some batches after it
+    decode, rows = corpus.tokenizer.huggingface().decode, []
+    for drawn, first, stop in made.parts(batch_number, 1):
+        visit = drawn.result()
+        for index in range(first, stop):
+            arrays = {name: x[len(rows)] for name, x in batch.items()}
+            pairs = [
+                _excerpts(corpus, visit, decode, pair)
+                for pair in visit.pairs_RK5[index].tolist()
+                if pair[1]
+            ]
+            by_pair, num_padding = _tokens(arrays, corpus.tokenizer.vocab, len(pairs))
+            weights = arrays["next_sentence_weights"]
+            labels = [
+                bool(label) if weight else None
+                for label, weight in zip(
+                    arrays["next_sentence_labels"], weights, strict=True
+                )
+            ]
+            # The arrays have room for more pairs than the row has.
+            pairs = tuple(map(Pair, by_pair, labels, pairs))
+            place = visit.shard, visit.epoch, index
+            rows.append(Row(len(rows) + 1, *place, pairs, num_padding))
+    made.close()
+    length = config.phases[phase_index].sequence_length
+    return Step(number, config.num_steps, phase_index, length, tuple(rows))
 
 
-def _row(
-    index: int,
-    arrays: dict[str, np.ndarray],
-    origin: provenance.Origin,
-    vocab: tuple[str, ...],
-) -> Row:
-    """Converts one row of a batch; its arrays are [T], [P] or [K].
-
-    T is token, P masked position, K pair of the row.
-    """
-    originals = dict(
-        zip(
-            arrays["masked_lm_positions"][arrays["masked_lm_weights"] > 0].tolist(),
-            arrays["masked_lm_ids"].tolist(),
-            strict=False,  # unused slots are last
-        )
-    )
-    special = {vocab.index(tokenizers.CLS), vocab.index(tokenizers.SEP)}
-    by_pair: list[list[Token]] = [[] for _ in origin.segments]
-    num_padding = 0
-    for index_in_row, (sequence, segment, position, token_id) in enumerate(
-        zip(
-            *(
-                arrays[name].tolist()
-                for name in ("sequence_ids", "segment_ids", "position_ids", "input_ids")
-            ),
-            strict=True,
-        )
-    ):
-        if not sequence:
-            num_padding += 1
+def _tokens(
+    arrays: dict[str, np.ndarray], vocab: tuple[str, ...], num_pairs: int
+) -> tuple[list[tuple[Token, ...]], int]:
+    """Returns the tokens of each pair of a row, and the number of padding tokens."""
+    used = arrays["masked_lm_weights"] > 0
+    places = arrays["masked_lm_positions"][used].tolist()
+    originals = dict(zip(places, arrays["masked_lm_ids"][used].tolist(), strict=True))
+    by_pair: list[list[Token]] = [[] for _ in range(num_pairs)]
+    names = ("sequence_ids", "segment_ids", "position_ids", "input_ids")
+    columns = [arrays[name].tolist() for name in names]
+    for i, (pair, segment, position, id_) in enumerate(zip(*columns, strict=True)):
+        if not pair:
             continue
-        original = originals.get(index_in_row, token_id)
-        is_masked = index_in_row in originals
-        is_special = original in special and not is_masked
-        by_pair[sequence - 1].append(
-            Token(
-                piece=vocab[token_id],
-                original=vocab[original],
-                part="special" if is_special else "ab"[segment],
-                mask=_mask(vocab[token_id], vocab[original], is_masked),
-                position=position,
-            )
-        )
-    pairs = tuple(
-        Pair(
-            tokens=tuple(tokens),
-            is_random=bool(label) if weight else None,
-            a=a,
-            b=b,
-        )
-        for tokens, (a, b), label, weight in zip(
-            by_pair,
-            origin.segments,
-            arrays["next_sentence_labels"].tolist(),
-            arrays["next_sentence_weights"].tolist(),
-            strict=False,  # the arrays have room for more pairs than the row has
-        )
-    )
-    return Row(index + 1, origin, pairs, num_padding)
+        piece, original = vocab[id_], vocab[originals.get(i, id_)]
+        part, mask = "ab"[segment], ""
+        if i in originals:
+            kind = "kept" if piece == original else "random"
+            mask = "masked" if piece == tokenizers.MASK else kind
+        elif piece in (tokenizers.CLS, tokenizers.SEP):
+            part = "special"
+        by_pair[pair - 1].append(Token(piece, original, part, mask, position))
+    return list(map(tuple, by_pair)), columns[0].count(0)
 
 
-def _mask(piece: str, original: str, is_masked: bool) -> str:
-    if not is_masked:
-        return ""
-    if piece == tokenizers.MASK:
-        return "masked"
-    return "kept" if piece == original else "random"
+def _excerpts(
+    corpus: corpus_lib.Corpus, visit: Visit, decode: Callable[..., str], pair: list[int]
+) -> tuple[Excerpt, ...]:
+    a_start, a_length, b_start, b_length, _ = pair
+    found = []
+    bounds = [*visit.document_starts.tolist(), len(visit.tokens)]
+    for start, length in ((a_start, a_length), (b_start, b_length))[
+        : 1 + (b_length > 0)
+    ]:
+        document = bisect.bisect_right(bounds, start) - 1
+        first, end = bounds[document : document + 2]
+        ids = visit.tokens[first:end][:BEGINNING_TOKENS]
+        if corpus.word_segmented:
+            ids, _ = shard_file.split_marks(ids)
+        beginning = decode(ids.tolist(), skip_special_tokens=False)
+        beginning += " ..." * (end - first > BEGINNING_TOKENS)
+        found.append(Excerpt(document, start - first, length, end - first, beginning))
+    return tuple(found)
 
 
 # ------------------------------------------------------------- descriptions
@@ -225,13 +184,14 @@ def summary(step: Step) -> list[str]:
     num_padding = sum(row.num_padding for row in step.rows)
     labels = [pair.is_random for pair in pairs if pair.is_random is not None]
     num_masked = masks.total() - masks[""]
+    words = (
+        ("masked", "replaced by [MASK]"),
+        ("random", "by a random token"),
+        ("kept", "unchanged"),
+    )
     shares = ", ".join(
-        f"{masks[kind]:,} {words} ({masks[kind] / max(num_masked, 1):.0%})"
-        for kind, words in (
-            ("masked", "replaced by [MASK]"),
-            ("random", "by a random token"),
-            ("kept", "unchanged"),
-        )
+        f"{masks[kind]:,} {word} ({masks[kind] / max(num_masked, 1):.0%})"
+        for kind, word in words
     )
     next_sentences = ", no next sentence prediction"
     if labels:
@@ -250,6 +210,14 @@ def summary(step: Step) -> list[str]:
     ]
 
 
+def row_words(step: Step, row: Row) -> str:
+    """Describes the place of a row in its batch and in its shard."""
+    return (
+        f"of {len(step.rows)}: row {row.index + 1:,} of epoch {row.epoch + 1} of"
+        f" {row.shard}"
+    )
+
+
 def label_words(pair: Pair) -> str:
     """Describes the target of next sentence prediction."""
     if pair.is_random is None:
@@ -259,9 +227,10 @@ def label_words(pair: Pair) -> str:
     return "B follows A, label 0 (IsNext)"
 
 
-def excerpt_words(excerpt: provenance.Excerpt) -> str:
+def excerpt_words(excerpt: Excerpt) -> str:
     """Describes the position of an excerpt in its document."""
     return (
         f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
-        f" {excerpt.document_length:,} of document {excerpt.document + 1:,}"
+        f" {excerpt.document_length:,} of document {excerpt.document + 1:,}, which"
+        " begins:"
     )

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from bert_jax.data.corpus import corpus, writer
-from bert_jax.data.sources import input_files
+from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import CorruptError
 from tests.commands import run, small_run
@@ -34,7 +34,7 @@ def made(request, tmp_path_factory):
         tokenizer_config = {"kind": request.param, "vocab_file": "", "vocab_size": 50}
         config = changed(config, "tokenizer", **tokenizer_config)
         write_source(config, documents)
-        found = input_files.find(config.data.sources)
+        found = sources.find(config.data.sources)
         work = str(tmp_path_factory.mktemp("work"))
         tokenizer, _ = training.train(config, found, work)
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data.batches import streams
+from bert_jax.data.batches import visits
 from bert_jax.data.corpus import corpus
 from tests.commands import run, small_run, start, write_text
 from tests.runs import assert_same_bits, assert_same_metrics
@@ -122,7 +122,7 @@ def end_of_epoch(workdir: pathlib.Path) -> int:
     """Returns the last step whose rows of the first stream are all of epoch 0."""
     config = workdir_lib.read_config(str(workdir))
     assert config is not None
-    stream, _ = streams.make_streams(corpus.read(config), config, "train", 0, 0)
+    stream, _ = visits.make_streams(corpus.read(config), config, "train", 0, 0)
     return sum(stream.rows) // (config.phases[0].global_batch_size // 2)
 
 

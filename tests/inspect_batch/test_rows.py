@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import PhaseConfig
-from bert_jax.data.batches import pipeline, provenance
+from bert_jax.data.batches import pipeline
 from bert_jax.errors import ConfigError
 from bert_jax.inspect_batch import rows
 from tests.corpora import changed, make_config, make_documents, write
@@ -74,9 +74,16 @@ def test_tokens_equal_the_batch_of_the_step(made, number):
         labels = [id_of[tokens[place].original] for place in places]
         assert labels == batch["masked_lm_ids"][i][used].tolist()
         weights = batch["next_sentence_weights"][i] > 0
-        assert [pair.is_random for pair in row.pairs if pair.b] == (
+        assert [pair.is_random for pair in row.pairs if len(pair.segments) == 2] == (
             batch["next_sentence_labels"][i][weights] == 1
         ).tolist()
+    index, first = (0, number - 1) if number <= 5 else (1, number - 6)
+    places = pipeline.places(
+        found, config, seed=config.seed, phase_index=index, step=first
+    )
+    assert [(row.shard, row.epoch, row.index) for row in step.rows] == [
+        (shard, epoch, i) for shard, epoch, a, b in places for i in range(a, b)
+    ]
 
 
 @pytest.mark.parametrize("number", [2, 7])
@@ -86,29 +93,26 @@ def test_segments_are_excerpts_of_their_documents(made, number):
     shards = {shard.file: shard for shard in found.shards["train"]}
     seen_b = 0
     for row in step.rows:
-        ids, documents = found.load(shards[row.origin.shard])
+        ids, documents = found.load(shards[row.shard])
         starts = documents.token_offsets[documents.sentence_offsets]
         words = [found.tokenizer.vocab[i] for i in ids]
         for pair in row.pairs:
-            for part, excerpt in (("a", pair.a), ("b", pair.b)):
+            for part, excerpt in zip("ab", pair.segments, strict=False):
                 text = [t.original for t in pair.tokens if t.part == part]
-                if excerpt is None:
-                    assert not text
-                    continue
                 first = starts[excerpt.document] + excerpt.first
                 assert text == words[first : first + excerpt.length]
-                begins = step.beginning(excerpt).removesuffix(" ...").split()
+                begins = excerpt.beginning.removesuffix(" ...").split()
                 assert begins == words[starts[excerpt.document] :][: len(begins)]
                 assert len(begins) == min(
-                    excerpt.document_length, provenance.BEGINNING_TOKENS
+                    excerpt.document_length, rows.BEGINNING_TOKENS
                 )
                 seen_b += part == "b"
             if pair.is_random is False:
-                assert pair.b.document == pair.a.document
-                assert pair.b.first == pair.a.first + pair.a.length or (
-                    pair.a.length + pair.b.length
-                    == step.sequence_length - 3  # the pair was truncated
-                )
+                a, b = pair.segments
+                assert b.document == a.document
+                # Unless the pair was truncated.
+                is_full = a.length + b.length == step.sequence_length - 3
+                assert is_full or b.first == a.first + a.length
     assert bool(seen_b) == config.data.next_sentence
 
 
@@ -135,7 +139,7 @@ def test_masks_are_classified_by_their_replacement(made):
     for pair in step.pairs:
         special = [token for token in pair.tokens if token.part == "special"]
         assert [t.piece for t in special] == ["[CLS]", "[SEP]", "[SEP]"][
-            : 3 if pair.b else 2
+            : 1 + len(pair.segments)
         ]
 
 

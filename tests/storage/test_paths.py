@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import cli, probes, storage
 from bert_jax.configs.finetune import own
-from bert_jax.data.sources import input_files
+from bert_jax.data.sources import sources
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as finetuning_config
 from bert_jax.finetuning.tasks import TASKS
@@ -129,7 +129,7 @@ def value(config, name):
 
 
 def source(path):
-    return input_files.find((f"files:{path}",))[0].files[0].path
+    return sources.find((f"files:{path}",))[0].files[0].path
 
 
 def probe(path):

@@ -90,12 +90,10 @@ def mask_rows(
     """Masks each row.
 
     Args:
-      ids_BT: int32.
       candidates_BT: uint8, the number, 1 to K, of the pair to which a token belongs; 0
         for [CLS], [SEP] and padding. Pairs are in ascending order.
-      num_candidates_BK: int64, number of candidates of each pair.
-      num_to_predict_BK: int64, number of tokens to mask in each pair, at most P in
-        total per row; 0 if there is no pair.
+      num_to_predict_BK: number of tokens to mask in each pair, at most P in total per
+        row; 0 if there is no pair.
       keys_B2: uint32, key of the mask of each row.
       continues_BT: bool, True for tokens that continue a word regardless of their
         piece.
@@ -313,9 +311,8 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Selects units in order, skipping those longer than the room left.
 
-    The units are those of all pairs, in order. counts_N and room_N are the numbers of
-    units and of tokens to mask of each pair. Returns bool[U], True for selected units,
-    and the room left in each pair.
+    counts_N and room_N are the numbers of units and of tokens to mask of each pair.
+    Returns bool[U], True for selected units, and the room left in each pair.
     """
     pair_U = np.repeat(np.arange(len(counts_N)), counts_N)
     room_N = room_N.copy()

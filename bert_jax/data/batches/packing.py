@@ -15,15 +15,10 @@ import numpy as np
 def pack(
     lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> np.ndarray:
-    """Packs all pairs into rows.
+    """Packs all pairs, of the given lengths with [CLS] and [SEP], into rows.
 
-    Args:
-      lengths_N: lengths of the pairs, 1 to sequence_length, including [CLS] and [SEP].
-        Pairs of the same length are packed in the given order.
-      max_sequences_per_row: K.
-
-    Returns:
-      int64[R, K], the indices of the pairs in each row, followed by -1.
+    Pairs of the same length are packed in the given order. Returns int64[R, K], the
+    indices of the pairs in each row, followed by -1.
     """
     if max_sequences_per_row == 1:
         return np.arange(len(lengths_N))[:, None]
@@ -45,7 +40,6 @@ def pack(
 def num_rows(
     lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> int:
-    """Returns the number of rows that `pack` returns."""
     if max_sequences_per_row == 1:
         return len(lengths_N)
     groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)

@@ -74,7 +74,6 @@ class CounterRandom:
         self._words = np.random.Philox(np.random.SeedSequence(key))
 
     def words(self, size: int) -> np.ndarray:
-        """Returns uint64[size]."""
         return self._words.random_raw(size)
 
     def uniform(self, size: int) -> np.ndarray:
@@ -119,11 +118,8 @@ def draw_pairs(
 ) -> Pairs:
     """Draws the pairs of one pass, in document order.
 
-    Args:
-      documents: at least one document.
-      sequence_length: number of tokens in a row, including [CLS] and two [SEP].
-      short_seq_prob: share of documents, or of parts of long documents, whose target
-        is a random shorter length.
+    short_seq_prob is the share of documents, or of parts of long documents, whose
+    target is a random shorter length.
     """
     max_num_tokens = sequence_length - 3
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
@@ -177,9 +173,7 @@ def draw_segments(
 
     A segment A contains as many whole sentences of one document as fit, at least one;
     the next segment starts where it ends. A sentence longer than a row is continued in
-    the next segment, so no token is dropped.
-
-    The arguments are those of `draw_pairs`; a row has only one [SEP].
+    the next segment, so no token is dropped. A row has only one [SEP].
     """
     max_num_tokens = sequence_length - 2
     documents = _split_long(documents, max_num_tokens)
@@ -205,7 +199,7 @@ def _targets(
     short_seq_prob: float,
     random: CounterRandom,
 ) -> np.ndarray:
-    """Draws the target length of the chunk that may start at each sentence.
+    """Draws the target length of the chunk that may start at each sentence, int64[S].
 
     The released generator draws one target per document and pass, not per pair (:239).
     Here the same holds for documents of up to PART_ROWS rows. A longer document draws
@@ -214,9 +208,6 @@ def _targets(
     distribution of the released generator, so the mean over passes is the same. The
     targets of parts of similar size are not drawn independently, but evenly spaced over
     that distribution.
-
-    Returns:
-      int64[num_sentences].
     """
     part_starts, _ = _cut(
         documents.token_offsets[documents.sentence_offsets], PART_ROWS * max_num_tokens

@@ -16,6 +16,8 @@ Shapes: B row of the batch, T token, P masked position, K sentence pair in a row
 
 import atexit
 import contextlib
+import functools
+import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -24,9 +26,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data.batches import tf_iterators
 from bert_jax.data.batches.step_rows import NUM_THREADS, Batch, Selection, StepRows
-from bert_jax.data.batches.streams import make_streams
+from bert_jax.data.batches.visits import make_streams
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.lazy_tensorflow import tf
 
@@ -48,13 +49,7 @@ def dataset(
 
     An element is a batch. The rows of hosts 0, 1, ... concatenated are the global
     batch. An iterator may be deleted at any time, by any thread or at the end of the
-    program, see tf_iterators.py.
-
-    Args:
-      corpus: opened by `corpus.read`.
-      config: its data section and the phase are used.
-      first_step: step of the phase, from 0.
-      **selection: see `step_rows.Selection`.
+    program, see `delete_in_a_thread`. Steps of the phase count from 0.
 
     Returns:
       Dictionaries of int32 and float32 tensors: [B, T] input_ids, segment_ids,
@@ -76,7 +71,7 @@ def dataset(
                 raise
             return _zeros(rows)
 
-    tf_iterators.delete_in_a_thread()
+    delete_in_a_thread()
     infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     made = _dataset(make, rows, first_step)
     # Unlike `unbatch`, `rebatch` does not copy aligned rows.
@@ -117,7 +112,8 @@ def batches(
                     return
                 if error := errors.get(first_step + i * rows.num_steps):
                     return taken.put(error)
-                taken.put({name: _as_array(x) for name, x in batch.items()})
+                # `numpy()` would copy.
+                taken.put({k: np.asarray(memoryview(x)) for k, x in batch.items()})
         except Exception as error:
             if not is_closed.is_set():  # otherwise nothing takes it
                 taken.put(error)
@@ -181,10 +177,6 @@ def _zeros(rows: StepRows) -> Batch:
     return {k: np.zeros((num_rows, n), dtype) for k, ((_, n), dtype) in shapes}
 
 
-def _as_array(tensor: Any) -> np.ndarray:
-    return np.asarray(memoryview(tensor))  # `tensor.numpy()` would copy
-
-
 def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], np.dtype]]:
     """Returns the shape and dtype of every array of a phase's global batches."""
     B, T = phase.global_batch_size, phase.sequence_length
@@ -205,9 +197,8 @@ def places(
 ) -> list[tuple[str, int, int, int]]:
     """Returns the rows that a step trains on, without drawing them.
 
-    Returns:
-      (shard, epoch, first row, row after the last) of each part of the global batch, in
-      order; see `provenance.Origin`.
+    These are (shard, epoch, first row, row after the last) of each part of the global
+    batch, in order. Rows are numbered in their visit to the shard.
     """
     streams = make_streams(corpus, config, "train", seed, phase_index)
     per_stream = config.phases[phase_index].global_batch_size // len(streams)
@@ -216,3 +207,53 @@ def places(
         for stream in streams
         for epoch, index, first, stop in stream.parts(step * per_stream, per_stream)
     ]
+
+
+# ----------------------------------------------- deletion of tf.data iterators
+
+
+# The attributes of iterators to delete; None ends the thread. `SimpleQueue.put` may be
+# called in a garbage collection.
+_attributes: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+
+@functools.cache
+def delete_in_a_thread() -> None:
+    """Makes a thread delete the tf.data iterators of this process, all at its end.
+
+    The destructor of an iterator waits until its threads have returned from Python. Two
+    deletions never end (seen with TensorFlow 2.21 and Python 3.11):
+
+    - The garbage collector runs in whichever thread allocates an object. If this is a
+      thread of the iterator that it deletes, that thread waits for itself.
+    - When the interpreter ends, it ends every other thread that asks for the GIL, so
+      that calls into Python do not return.
+
+    Another thread can delete iterators, because TensorFlow releases the GIL while it
+    waits. This includes iterators of datasets derived by `map`, `zip` and so on.
+    """
+    iterator: Any = type(iter(tf.data.Dataset.range(0)))
+    iterator.__del__ = _hand_over
+    thread = threading.Thread(target=_delete, name="delete iterators", daemon=True)
+    thread.start()
+
+    def delete_all() -> None:
+        for found in gc.get_objects():
+            if type(found) is iterator:
+                _hand_over(found)
+        _attributes.put(None)
+        thread.join()
+
+    atexit.register(delete_all)
+
+
+def _hand_over(iterator: Any, put: Callable[[Any], None] = _attributes.put) -> None:
+    """Moves the only reference to the C++ iterator into the queue."""
+    attributes = dict(vars(iterator))
+    vars(iterator).clear()
+    put(attributes)
+
+
+def _delete() -> None:
+    while (attributes := _attributes.get()) is not None:
+        attributes.clear()

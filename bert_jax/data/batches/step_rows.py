@@ -12,9 +12,8 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import masking, row_layout, visits
-from bert_jax.data.batches.streams import make_streams
-from bert_jax.data.batches.visits import Visit
-from bert_jax.data.corpus import marks
+from bert_jax.data.batches.visits import Visit, make_streams
+from bert_jax.data.corpus import shard_file
 from bert_jax.data.corpus.corpus import Corpus
 
 Batch = dict[str, np.ndarray]
@@ -161,7 +160,7 @@ class StepRows:
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
         continues_BT = None
         if self._corpus.word_segmented:
-            ids_BT, continues_BT = marks.split(ids_BT)
+            ids_BT, continues_BT = shard_file.split_marks(ids_BT)
         num_to_predict_BK = self._rule.num_to_predict[layout.lengths_BK]
         num_to_predict_BK[layout.lengths_BK == 0] = 0
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(

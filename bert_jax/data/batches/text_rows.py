@@ -100,12 +100,8 @@ def of_pairs(
 ) -> tuple[Rows, int]:
     """Makes a row of each text or pair, truncated to `length` by `truncate_longest`.
 
-    Args:
-      a_N: int, index of the first text of each row.
-      b_N: int, index of the second text, or -1 if there is none.
-
-    Returns:
-      The rows, and the number of truncated rows.
+    a_N and b_N are the indices of the texts of each row; b_N is -1 if there is no
+    second one. Also returns the number of truncated rows.
     """
     a_length_N = tokens.lengths[a_N]
     b_length_N = np.where(b_N >= 0, tokens.lengths[b_N], 0)

@@ -21,7 +21,6 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import (
     corpus,
     encoding,
-    group_runs,
     index,
     input_groups,
     sorted_runs,
@@ -29,8 +28,8 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, sources, units
-from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
+from bert_jax.data.sources import sources
+from bert_jax.data.tokenizers import tokenizers, training
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
@@ -50,10 +49,11 @@ MAX_RUNS = 2**13
 # The commits of datasets on the Hugging Face Hub, which a resumed call reads again.
 HUB_COMMITS = "hub_commits.json"
 
-# The vocabulary is not trained again if at most this share of the text has changed.
-MAX_CHANGED_SHARE = 0.05
+# Above this share of [UNK] among the tokens of a source, a warning is printed. The
+# released vocabularies have 0.3% on Wikipedia in their languages.
+WARN_SHARE = 0.01
 
-Sources = tuple[input_files.Source, ...]
+Sources = tuple[sources.Source, ...]
 
 # Settings on which neither the vocabulary nor the encoded text depends. If there are
 # source weights, the validation fraction is part of the names of groups.
@@ -105,10 +105,9 @@ def _prepare(
     num_workers: int | None,
     scratch_dir: str | None,
     tokenizer: tokenizers.Tokenizer | None,
-    found: Sources | None = None,
     cluster: workers.Executor | None = None,
 ) -> corpus.Corpus:
-    directory = config.data.corpus_dir
+    directory, data = config.data.corpus_dir, config.data
     _check_config(config, tokenizer)
     start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
@@ -116,40 +115,32 @@ def _prepare(
     is_shared = cluster is not None
     opened = work_directory.opened(directory, scratch_dir, is_shared)
     with opened as work, _resume_hint(directory, work):
-        if found is None:
-            record = os.path.join(work, HUB_COMMITS)
-            found = input_files.find(config.data.sources, record)
+        found = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
         _check_apart(directory, found)
-        sources.prepare(config.data.sources)
+        sources.prepare(data.sources)
         trained_on = None
         if tokenizer is None:
             tokenizer, trained_on = _tokenizer(config, found, work)
-        run_bytes = _run_bytes(found)
-        settings = _run_settings(config, tokenizer, run_bytes)
-        runs = _runs_directory(settings, work)
-        id_dtype = encoding.id_dtype(tokenizer, config.data)
+        total = sources.total_bytes(found)
+        # It grows in powers of two, so that an added file seldom changes it. The size
+        # of a dataset to download is unknown; all processes share a small one.
+        full = MAX_RUNS * RUN_BYTES
+        run_bytes = RUN_BYTES << (1 if total is None else (total // full).bit_length())
+        settings, runs = _runs_directory(config, tokenizer, run_bytes, work)
+        id_dtype = encoding.id_dtype(tokenizer, data)
         streamed, text_index = {}, None
-        if config.data.stream:
-            plan, streamed, text_index = index.make(
-                found, config.data, tokenizer, runs, run
-            )
+        if data.stream:
+            plan, streamed, text_index = index.make(found, data, tokenizer, runs, run)
         else:
-            groups = input_groups.plan(found, config.data, run_bytes)
-            group_runs.write(
-                groups,
-                config.data,
-                tokenizer,
-                runs,
-                run_bytes,
-                input_files.total_bytes(found),
-                run,
-                is_shared,
+            groups = input_groups.plan(found, data, run_bytes)
+            input_groups.write_runs(
+                groups, data, tokenizer, runs, run_bytes, total, run, is_shared
             )
-            plan = sorted_runs.plan_shards(runs, config.data, id_dtype)
+            plan = sorted_runs.plan_shards(runs, data, id_dtype)
         for number, source in enumerate(found):
-            if not unknown_tokens.num_tokens(plan.counts, number):
-                raise input_files.no_text(source)
-        if not config.data.stream:
+            if not plan.counts[f"{encoding.TOKENS}{number}"]:
+                raise sources.no_text(source)
+        if not data.stream:
             _check_plan(config, plan, id_dtype)
         if is_small(found) and not cluster:
             # Faster than importing TensorFlow in worker processes.
@@ -174,7 +165,7 @@ def _check_config(
             f"config.data.corpus_dir={directory!r} is a file; give a directory"
         )
     if config.data.stream:
-        units.check(config.data.sources)
+        index.check(config.data.sources)
     if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
         raise ConfigError(
             f"config.data.corpus_dir={directory!r} contains no corpus; restore the one"
@@ -192,7 +183,6 @@ def _check_config(
 def _report(
     config: ExperimentConfig, made: corpus.Corpus, counts: Any, seconds: float
 ) -> None:
-    """Prints the sizes of a new corpus, and its share of [UNK]."""
     train, validation = made.shards["train"], made.shards["validation"]
     print(
         f"{'index' if config.data.stream else 'corpus'}:"
@@ -202,9 +192,21 @@ def _report(
         f" {seconds:.0f} s -> {config.data.corpus_dir}",
         flush=True,
     )
-    shares = unknown_tokens.shares(counts, len(config.data.sources))
-    for line in unknown_tokens.report(config, shares):
-        print(line, flush=True)
+    shares = encoding.unknown_shares(counts, len(config.data.sources))
+    by_source = list(zip(config.data.sources, shares, strict=True))
+    of_all = ", ".join(f"{share:.2%} of {spec!r}" for spec, share in by_source)
+    print(f"[UNK] tokens: {of_all}", flush=True)
+    for spec, share in by_source:
+        if share > WARN_SHARE:
+            print(
+                f"warning: {share:.1%} of the tokens of {spec!r} are [UNK], because the"
+                " vocabulary lacks characters of its text; use a vocabulary of its"
+                " language (config.tokenizer.vocab_file, or a model in"
+                " config.init_from), or train one with a larger"
+                " config.tokenizer.vocab_size or with"
+                " config.tokenizer.kind='sentencepiece_unigram'",
+                flush=True,
+            )
 
 
 @contextlib.contextmanager
@@ -238,8 +240,8 @@ def find_corpus(
     if corpus.exists(config.data.corpus_dir):
         return corpus.open_existing(config)
     if config.data.stream:
-        units.check(config.data.sources)
-    found = input_files.find(config.data.sources)
+        index.check(config.data.sources)
+    found = sources.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
@@ -247,25 +249,14 @@ def find_corpus(
             f" {'indexed' if config.data.stream else 'prepared'} automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
-    return _prepare(config, None, None, tokenizer, found)
+    return _prepare(config, None, None, tokenizer)
 
 
 def is_small(found: Sources) -> bool:
     """Returns whether the sources are local and small enough to prepare in `train`."""
-    num_bytes = input_files.total_bytes(found)
+    num_bytes = sources.total_bytes(found)
     is_remote = any(source.is_remote for source in found)
     return not is_remote and num_bytes is not None and num_bytes <= SMALL_BYTES
-
-
-def _run_bytes(found: Sources) -> int:
-    """Returns the size of the text of a run, which grows with the text.
-
-    It grows in powers of two, so that an added file seldom changes it.
-    """
-    num_bytes = input_files.total_bytes(found)
-    if num_bytes is None:  # a dataset to download; all processes share a small one
-        return 2 * RUN_BYTES
-    return RUN_BYTES << (num_bytes // (MAX_RUNS * RUN_BYTES)).bit_length()
 
 
 def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
@@ -285,40 +276,39 @@ def _tokenizer(
     """Loads the tokenizer, trains one, or reuses the one of an interrupted call."""
     if config.tokenizer.vocab_file:
         return tokenizers.load(config.tokenizer), None
-    inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
-    settings = _recipe(config, *_SHARD_KEYS) | inputs
-
-    def is_compatible(before: dict[str, Any]) -> bool:
-        # Retraining would change a few pieces, so all text would be encoded again.
-        changed = input_files.changed_share(before.pop("inputs"), found)
-        same_recipe = before == {key: settings[key] for key in before}
-        return same_recipe and not is_small(found) and changed <= MAX_CHANGED_SHARE
-
-    directory = work_directory.stage(
-        work, "tokenizer", settings, is_compatible=is_compatible
+    settings = _recipe(config, *_SHARD_KEYS)
+    # Of a large text, the vocabulary is kept if files change: another one, with a few
+    # other pieces, would mean that all text is encoded again.
+    settings |= (
+        {"inputs": [dataclasses.asdict(source) for source in found]}
+        if is_small(found)
+        else {"versions": [source.version for source in found]}
     )
+    directory = work_directory.stage(work, "tokenizer", settings)
     return training.train(config, found, directory)
 
 
-def _run_settings(
-    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, run_bytes: int
-) -> dict[str, Any]:
+def _runs_directory(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, run_bytes: int, work: str
+) -> tuple[dict[str, Any], str]:
+    """Returns the settings on which runs depend, and their directory."""
     without = *_SHARD_KEYS, *_DIGESTED_KEYS, "data.invalid_utf8"
-    return _recipe(config, *without) | {
+    settings = _recipe(config, *without) | {
         "vocabulary": tokenizer.digest,
         "run_bytes": run_bytes,
         "invalid_utf8": config.data.invalid_utf8,
     }
 
-
-def _runs_directory(settings: dict[str, Any], work: str) -> str:
     def is_compatible(before: dict[str, Any]) -> bool:
         # With "error", a group with text that is not UTF-8 has no complete run.
         return before | {"invalid_utf8": settings["invalid_utf8"]} == settings and (
             before["invalid_utf8"] == "error"
         )
 
-    return work_directory.stage(work, "runs", settings, is_compatible=is_compatible)
+    directory = work_directory.stage(
+        work, "runs", settings, is_compatible=is_compatible
+    )
+    return settings, directory
 
 
 def _check_plan(
@@ -340,11 +330,7 @@ def _write_shards(
     plan: sorted_runs.ShardPlan,
     run: workers.Executor,
 ) -> dict[str, writer.WrittenShard]:
-    """Writes the shards that are not finished; returns all shards by file name.
-
-    Args:
-      settings: those of the runs.
-    """
+    """Writes the shards that are not finished; returns all shards by file name."""
     corpus_dir = config.data.corpus_dir
     batches = "\n".join(sorted(plan.batches)).encode()
     settings = settings | {

@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax import storage
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import pairs
-from bert_jax.data.corpus import marks, row_counts, shard_file
+from bert_jax.data.corpus import row_counts, shard_file
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 
@@ -55,38 +55,23 @@ class Shard:
     num_bytes: int
     sha256: str
 
-    def __post_init__(self):
-        """Raises TypeError if a value of a manifest has the wrong type."""
-        for field in dataclasses.fields(self):
-            if type(getattr(self, field.name)) is not field.type:
-                raise TypeError(f"{field.name} has the wrong type")
-
 
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Shard))
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """An open corpus.
-
-    Attributes:
-      directory: path of the corpus.
-      tokenizer: tokenizer of the corpus.
-      shards: shards by split, "train" and "validation".
-      sha256: digest of the manifest, which contains the digests of all files.
-      word_segmented: whether ids have marks, see `encoding.id_dtype`.
-      rows: by split, the row counts for the objective of the config, see
-        `row_counts.from_columns`.
-      stream: makes the training shards from their text; None if they are files.
-    """
+    """An open corpus."""
 
     directory: str
     tokenizer: tokenizers.Tokenizer
-    shards: dict[str, tuple[Shard, ...]]
-    sha256: str
-    word_segmented: bool
-    # Not compared, because `sha256` covers them.
+    shards: dict[str, tuple[Shard, ...]]  # by split, "train" and "validation"
+    sha256: str  # of the manifest, which contains the digests of all files
+    word_segmented: bool  # whether ids have marks, see shard_file.py
+    # The row counts of a split for the objective of the config, see
+    # `row_counts.from_columns`. Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
+    # Makes the training shards from their text; None if they are files.
     stream: "streamed.TextStream | None" = dataclasses.field(
         default=None, compare=False
     )
@@ -103,10 +88,10 @@ class Corpus:
     def rows_per_epoch(
         self, split: str, data: DataConfig, phase: PhaseConfig
     ) -> list[int]:
-        """Returns the number of rows per epoch of each shard of a split.
+        """Returns the mean number of rows of a pass over each shard of a split.
 
-        It is the mean number of rows of a pass over the documents of the shard. It is
-        fixed, so that the position of any row can be computed without reading.
+        It is that of every epoch, so that the position of any row can be computed
+        without reading.
         """
         return row_counts.expected_rows(self.rows[split], data, phase)
 
@@ -114,15 +99,13 @@ class Corpus:
         """Loads the token ids (uint16 or uint32) and documents of a shard."""
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
-            tokens, _ = marks.split(tokens)
+            tokens, _ = shard_file.split_marks(tokens)
         return tokens, documents
 
     def load_marked(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
         """Loads the stored token ids, including marks, and documents of a shard.
 
-        Raises:
-          CorruptError: when the file is missing or corrupt, or when its counts differ
-            from those in the manifest.
+        Raises CorruptError if the file is missing, corrupt, or of another corpus.
         """
         path = os.path.join(self.directory, shard.file)
         if self.stream is not None and shard.file in self.stream.index.units:
@@ -156,11 +139,8 @@ def shard_files(directory: str) -> list[str]:
 def read(config: ExperimentConfig) -> Corpus:
     """Opens the corpus in config.data.corpus_dir and checks it against the config.
 
-    Raises:
-      ConfigError: when there is no corpus, its format version is not supported, or it
-        was made with other settings.
-      CorruptError: when a file is missing, corrupt or not part of the corpus; the
-        message names the first such file.
+    Raises ConfigError if there is none, or one of another version or other settings;
+    CorruptError, which names a file, if a file is missing, corrupt or superfluous.
     """
     directory = config.data.corpus_dir
     path = os.path.join(directory, MANIFEST)
@@ -170,27 +150,22 @@ def read(config: ExperimentConfig) -> Corpus:
             f" directory: {os.getcwd()}); prepare it with python -m bert_jax.prepare"
         )
     manifest = _read_manifest(path)
-    try:
-        made_with, digest = manifest["recipe"], manifest["tokenizer_sha256"]
-        shards, rows = {}, {}
-        for split in SPLITS:
-            columns = manifest["splits"][split]
-            shards[split] = _from_columns(columns)
-            rows[split] = row_counts.from_columns(
-                columns["rows"], row_counts.objective(config.data), len(shards[split])
-            )
-        if not isinstance(made_with, dict):
-            raise TypeError("recipe")
-        commits = manifest.get("hub_commits", {})
-        if index := manifest.get("stream"):
-            # It imports what reads and encodes text, which other corpora do not need.
-            from bert_jax.data.corpus import streamed
-
-            index = streamed.Index.from_json(index)
-    except (KeyError, TypeError, ValueError):
-        raise CorruptError(_not_a_manifest(path)) from None
-    _check_stream(bool(index), config)
-    _check_recipe(made_with, config)
+    index = manifest.get("stream")
+    shards, rows = {}, {}
+    for split, columns in manifest["splits"].items():
+        values = zip(*(columns[name] for name in _COLUMNS), strict=True)
+        shards[split] = tuple(Shard(*each) for each in values)
+        name = row_counts.objective(config.data)
+        rows[split] = row_counts.from_columns(columns["rows"], name)
+    if bool(index) != config.data.stream:
+        found = "an index of streamed text" if index else "a prepared corpus"
+        raise ConfigError(
+            f"config.data.stream={config.data.stream}, but"
+            f" config.data.corpus_dir={directory!r} contains {found}; set"
+            f" config.data.stream={bool(index)}, or set config.data.corpus_dir to a new"
+            " directory"
+        )
+    _check_recipe(manifest["recipe"], config)
     _check_files(directory, {"validation": shards["validation"]} if index else shards)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
         raise ConfigError(
@@ -199,15 +174,19 @@ def read(config: ExperimentConfig) -> Corpus:
             " same document; set config.data.next_sentence=False, for which the corpus"
             " was prepared"
         )
-    tokenizer = _read_tokenizer(directory, config, digest)
-    if config.tokenizer.vocab_file:
-        given = tokenizers.load(config.tokenizer)
-        if given.digest != tokenizer.digest:
-            raise ConfigError(
-                f"config.tokenizer.vocab_file={config.tokenizer.vocab_file!r} is not"
-                f" the vocabulary of the corpus in {directory!r}; {_REMEDY}"
-            )
-    num_bytes = sum(shard.num_bytes for shard in shards["train"])
+    tokenizer = _read_tokenizer(config, manifest["tokenizer_sha256"])
+    stream = None
+    if index:
+        # It imports what reads and encodes text, which other corpora do not need.
+        from bert_jax.data.corpus import streamed
+
+        stream = streamed.TextStream(
+            streamed.Index.from_json(index),
+            config.data,
+            tokenizer,
+            sum(shard.num_bytes for shard in shards["train"]),
+            manifest.get("hub_commits", {}),
+        )
     return Corpus(
         directory,
         tokenizer,
@@ -215,7 +194,7 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
-        index and index.open(config.data, tokenizer, num_bytes, commits),
+        stream,
     )
 
 
@@ -237,17 +216,6 @@ def to_columns(
     return columns | {"rows": row_counts.to_columns(counts)}
 
 
-def _from_columns(columns: dict[str, list[Any]]) -> tuple[Shard, ...]:
-    """Returns the shards of an entry made by `to_columns`.
-
-    Raises:
-      KeyError, TypeError, ValueError: when a column is missing, has a value of the
-        wrong type, or differs from another in length.
-    """
-    values = zip(*(columns[name] for name in _COLUMNS), strict=True)
-    return tuple(Shard(*each) for each in values)
-
-
 def manifest_text(value: Any, indent: str = "") -> str:
     """Returns JSON with one key per line in the first three levels.
 
@@ -263,15 +231,11 @@ def manifest_text(value: Any, indent: str = "") -> str:
 def _read_manifest(path: str) -> dict[str, Any]:
     """Reads a manifest and verifies its digest and its format version."""
     try:
-        text = storage.read(path)
-    except IsADirectoryError:
-        raise ConfigError(_not_a_manifest(path)) from None
-    try:
-        manifest = json.loads(text)
+        manifest = json.loads(storage.read(path))
         version = manifest["format_version"]
         is_whole = manifest.get("sha256") == manifest_digest(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CorruptError(_not_a_manifest(path)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+        raise CorruptError(f"{path} is not a corpus manifest; {_AGAIN}") from None
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:
         raise CorruptError(
@@ -292,14 +256,8 @@ def manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _not_a_manifest(path: str) -> str:
-    return f"{path} is not a corpus manifest; {_AGAIN}"
-
-
-def _read_tokenizer(
-    directory: str, config: ExperimentConfig, digest: Any
-) -> tokenizers.Tokenizer:
-    """Reads the tokenizer of a corpus."""
+def _read_tokenizer(config: ExperimentConfig, digest: str) -> tokenizers.Tokenizer:
+    directory = config.data.corpus_dir
     path = tokenizers.path_in(directory, config.tokenizer)
     try:
         tokenizer = tokenizers.read(directory, config.tokenizer)
@@ -308,6 +266,12 @@ def _read_tokenizer(
     if tokenizer.digest != digest:
         raise CorruptError(
             f"{path} is not the vocabulary that the corpus was prepared with; {_AGAIN}"
+        )
+    given = config.tokenizer.vocab_file
+    if given and tokenizers.load(config.tokenizer).digest != digest:
+        raise ConfigError(
+            f"config.tokenizer.vocab_file={given!r} is not the vocabulary of the corpus"
+            f" in {directory!r}; {_REMEDY}"
         )
     return tokenizer
 
@@ -334,18 +298,6 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def _check_stream(is_streamed: bool, config: ExperimentConfig) -> None:
-    if is_streamed == config.data.stream:
-        return
-    found = "an index of streamed text" if is_streamed else "a prepared corpus"
-    raise ConfigError(
-        f"config.data.stream={config.data.stream}, but"
-        f" config.data.corpus_dir={config.data.corpus_dir!r} contains {found}; set"
-        f" config.data.stream={is_streamed}, or set config.data.corpus_dir to a new"
-        " directory"
-    )
-
-
 def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
     for key, value in recipe(config).items():
         # With init_from, the vocabulary is compared with that of the model.
@@ -366,7 +318,6 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
 
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
-    """Raises CorruptError if the shards in the directory differ from the manifest."""
     expected = {shard.file: shard for split in shards.values() for shard in split}
     names = shard_files(directory)
     for name in names:

@@ -10,18 +10,16 @@ import hashlib
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import key_ranges, marks
-from bert_jax.data.sources import document as document_lib
+from bert_jax.data.corpus import segments, shard_file
 from bert_jax.data.sources import lines
 from bert_jax.data.sources import sentences as splitter
-from bert_jax.data.sources.document import Document
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens, wordpiece
+from bert_jax.data.sources.kind import Document
+from bert_jax.data.tokenizers import tokenizers, wordpiece
 
 # Control characters (Cc) except tab, and byte order marks, which remain where files
 # were concatenated. google-research/bert tokenization.py drops them as well.
@@ -29,26 +27,12 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufeff]")
 
 # Names of document counts. "left_out" are those that a source weight below 1 drops.
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
-
-
-class Entry(NamedTuple):
-    """An encoded document, or a further copy of one.
-
-    Attributes:
-      key: 16 bytes, see `key_ranges`; equal documents have equal keys.
-      copy: 0 for the document, 1, 2, ... for its further copies.
-      sentence_lengths: uint32, number of tokens of each sentence.
-      token_ids: uint16 or uint32, see `id_dtype`.
-    """
-
-    key: bytes
-    copy: int
-    sentence_lengths: bytes
-    token_ids: bytes
+# The start of the names of token counts, which the number of a source follows.
+TOKENS, UNKNOWN = "tokens of source ", "unknown tokens of source "
 
 
 def id_dtype(tokenizer: tokenizers.Tokenizer, data: DataConfig) -> np.dtype:
-    """Returns the narrowest dtype for the ids of a corpus, including marks.py's."""
+    """Returns the narrowest dtype for the ids of a corpus, including their marks."""
     num_values = len(tokenizer.vocab) * (2 if data.word_segmented else 1)
     return np.dtype(np.uint16 if num_values <= 2**16 else np.uint32)
 
@@ -59,7 +43,7 @@ class DocumentEncoder:
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = id_dtype(tokenizer, data)
-        self._held_out_end = key_ranges.held_out_end(data)
+        self._held_out_end = segments.held_out_end(data)
         self._encode = tokenizer.encoder()
         self._unk = tokenizer.id(tokenizers.UNK)
         if data.word_segmented:
@@ -69,21 +53,22 @@ class DocumentEncoder:
 
     def __call__(
         self,
-        document: document_lib.Document,
+        document: Document,
         source: int,
         counts: collections.Counter[str],
-    ) -> Iterator[Entry]:
+    ) -> Iterator[segments.Entry]:
         """Yields the entries of a document and of its further copies.
 
-        Args:
-          source: index of the source in config.data.sources.
-          counts: `COUNTS` and the counts of `clean_sentences` and `unknown_tokens` are
-            incremented.
+        `source` is the index of the source in config.data.sources. Increments COUNTS,
+        the counts of `clean_sentences`, and those of the tokens of the source.
         """
         counts["read"] += 1
         sentences = clean_sentences(document, self._data, counts)
-        encode = self._encode_marked if self._data.word_segmented else self._encode
-        ids = [sentence for sentence in encode(sentences) if len(sentence)]
+        if self._data.word_segmented:
+            encoded = [self._with_marks(sentence.split()) for sentence in sentences]
+        else:
+            encoded = self._encode(sentences)
+        ids = [sentence for sentence in encoded if len(sentence)]
         if not ids:
             counts["empty"] += 1
             return
@@ -93,29 +78,23 @@ class DocumentEncoder:
         document_ids = np.concatenate(ids).astype(self._dtype)
         pieces = document_ids
         if self._data.word_segmented:
-            pieces, _ = marks.split(document_ids)
-        num_unknown = np.count_nonzero(pieces == self._unk)
-        unknown_tokens.count(counts, source, len(document_ids), int(num_unknown))
+            pieces, _ = shard_file.split_marks(document_ids)
+        counts[f"{TOKENS}{source}"] += len(document_ids)
+        counts[f"{UNKNOWN}{source}"] += int(np.count_nonzero(pieces == self._unk))
         token_ids = document_ids.tobytes()
         key = _digest("\n".join(sentences).encode())
-        if key_ranges.number(key) < self._held_out_end:
-            yield Entry(key, 0, lengths, token_ids)
+        if segments.number(key) < self._held_out_end:
+            yield segments.Entry(key, 0, lengths, token_ids)
             return
         num_copies = self._num_copies(key, source)
         if not num_copies:
             counts["left_out"] += 1
         for copy in range(num_copies):
-            yield Entry(self._key_of_copy(key, copy), copy, lengths, token_ids)
-
-    def _key_of_copy(self, key: bytes, copy: int) -> bytes:
-        if not copy:
-            return key
-        digest = _digest(key + copy.to_bytes(4, "little"))
-        return key_ranges.training_key(digest, self._data)
-
-    def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
-        """Encodes sentences of segmented words to ids with marks, see `id_dtype`."""
-        return [self._with_marks(sentence.split()) for sentence in sentences]
+            copy_key = key
+            if copy:
+                digest = _digest(key + copy.to_bytes(4, "little"))
+                copy_key = segments.training_key(digest, self._data)
+            yield segments.Entry(copy_key, copy, lengths, token_ids)
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
         if not words:
@@ -123,9 +102,8 @@ class DocumentEncoder:
         by_word = self._encode(words)
         ids = np.concatenate(by_word).astype(self._dtype)
         continues = np.concatenate(list(map(self._continues, words, by_word)))
-        return ids | np.where(
-            continues, marks.top_bit(self._dtype), self._dtype.type(0)
-        )
+        mark = shard_file.mark(self._dtype)
+        return ids | np.where(continues, mark, self._dtype.type(0))
 
     def _continues(self, word: str, ids: np.ndarray) -> np.ndarray:
         """Returns bool marks of the ids of ideographs that continue a word."""
@@ -144,7 +122,7 @@ class DocumentEncoder:
         weight = self._data.source_weights[source] if self._data.source_weights else 1.0
         whole = math.floor(weight)
         # The first half of the digest determines split and shard.
-        return whole + (key_ranges.number(digest[8:]) < (weight - whole) * 2**64)
+        return whole + (segments.number(digest[8:]) < (weight - whole) * 2**64)
 
 
 def _digest(data: bytes) -> bytes:
@@ -157,12 +135,8 @@ def clean_sentences(
     """Returns the sentences of a document, stripped and non-empty.
 
     Control characters are dropped, characters are composed (Unicode NFC), lines over
-    max_line_bytes are split, and paragraphs are split into sentences.
-
-    Args:
-      data_config: its max_line_bytes is used.
-      counts: "control_characters_dropped", "lines_composed", "lines_cut" and
-        "documents_empty" are incremented.
+    max_line_bytes are split, and paragraphs are split into sentences. Increments
+    "control_characters_dropped", "lines_composed", "lines_cut" and "documents_empty".
     """
     found: list[str] = []
     for line in document.lines:
@@ -192,3 +166,19 @@ def _clean(line: str, max_bytes: int, counts: collections.Counter[str]) -> list[
     if len(parts) > 1:
         counts["lines_cut"] += 1
     return parts
+
+
+# ------------------------------------------------------------- counts of the tokens
+
+
+def num_tokens(counts: Mapping[str, int]) -> int:
+    """Returns the number of tokens of all documents, without further copies."""
+    return sum(value for name, value in counts.items() if name.startswith(TOKENS))
+
+
+def unknown_shares(counts: Mapping[str, int], num_sources: int) -> list[float]:
+    """Returns the share of [UNK] among the tokens of each source."""
+    return [
+        round(counts.get(f"{UNKNOWN}{i}", 0) / max(1, counts.get(f"{TOKENS}{i}", 0)), 6)
+        for i in range(num_sources)
+    ]

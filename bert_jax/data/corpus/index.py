@@ -7,10 +7,12 @@ are few, are written like those of a prepared corpus.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
@@ -21,35 +23,47 @@ from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
     encoding,
     input_groups,
-    key_ranges,
     segments,
     sorted_runs,
     streamed,
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, lines, units
+from bert_jax.data.corpus.streamed import Unit
+from bert_jax.data.sources import lines, sources
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
+# The size of a unit where the format allows a choice: seconds of work for a process,
+# and small enough that the units of one shard keep several processes busy.
+MAX_BYTES = 2 * 2**20
+# The number of units in a shard if the text is too small for units of MAX_BYTES: enough
+# that a shard has text of many places.
+PER_SHARD = 16
+
 
 class Task(NamedTuple):
-    """A task for a worker: to index one training shard.
+    """A task for a worker: to index one training shard."""
 
-    Attributes:
-      file: file name of the shard in the manifest.
-      name: identifies the units and the settings that are specific to their sources.
-      units: units of the shard.
-    """
+    file: str  # file name of the shard in the manifest
+    name: str  # identifies the units, and the settings that concern their sources only
+    units: list[Unit]
 
-    file: str
-    name: str
-    units: list[units.Unit]
+
+def check(specs: Sequence[str]) -> None:
+    """Raises ConfigError if a source has no files, which alone can be streamed."""
+    for spec in specs:
+        if isinstance(sources.parse(spec), DatasetSource):
+            raise ConfigError(
+                f"config.data.sources has {spec!r}, but config.data.stream=True needs"
+                " files, such as parquet:GLOB or jsonl:GLOB#field"
+            )
 
 
 def make(
-    found: tuple[input_files.Source, ...],
+    found: tuple[sources.Source, ...],
     data: DataConfig,
     tokenizer: tokenizers.Tokenizer,
     directory: str,
@@ -57,16 +71,8 @@ def make(
 ) -> tuple[sorted_runs.ShardPlan, dict[str, writer.WrittenShard], streamed.Index]:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
-    Args:
-      directory: directory of the results.
-
-    Returns:
-      A plan of the validation shards, whose one training shard is empty; the training
-      shards by file name; and their files and units.
-
-    Raises:
-      ConfigError: when there are fewer units than shards, or when text cannot be read
-        or does not fit in memory.
+    Returns a plan of the validation shards, whose one training shard is empty; the
+    training shards by file name; and their files and units.
     """
     tasks = _tasks(found, data)
     finished = sorted_runs.remove_all_but({task.name for task in tasks}, directory)
@@ -88,13 +94,13 @@ def make(
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
     train = {task.file: _read_result(directory, task) for task in tasks}
-    by_file = {task.file: task.units for task in tasks}
-    return held_out, train, streamed.Index(streamed.identities(found), by_file)
+    files = [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
+    return held_out, train, streamed.Index(files, {x.file: x.units for x in tasks})
 
 
-def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:
+def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
     """Assigns units to shards at random, so that a shard has text of many files."""
-    planned = units.plan(found, data.num_shards)
+    planned = plan_units(found, data.num_shards)
     if len(planned) < data.num_shards:
         raise ConfigError(
             f"config.data.num_shards={data.num_shards}, but config.data.sources have"
@@ -104,7 +110,7 @@ def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task
             " files or row groups"
         )
     order = pairs.CounterRandom(len(planned)).order(len(planned))
-    files = key_ranges.ranges(data, 0).files
+    files = segments.key_ranges(data, 0).files
     # With the modification time, so that results for an older file are not reused.
     stats = {(i, file.path): file[:3] for i, s in enumerate(found) for file in s.files}
     tasks = []
@@ -124,6 +130,23 @@ def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         tasks.append(Task(file, name, own))
     return tasks
+
+
+def plan_units(found: tuple[sources.Source, ...], num_shards: int) -> list[Unit]:
+    """Divides the files of all sources into units, ordered by source and file."""
+    total = sources.total_bytes(found) or 0
+    max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
+    kinds = [source.kind for source in found]
+    files = [(i, file) for i, source in enumerate(found) for file in source.files]
+
+    def units_of(place: tuple[int, InputFile]) -> list[Unit]:
+        number, file = place
+        kind = kinds[number]
+        assert isinstance(kind, FileSource)
+        return [Unit(number, file.path, part) for part in kind.parts(file, max_bytes)]
+
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        return list(itertools.chain.from_iterable(pool.map(units_of, files)))
 
 
 def _result(directory: str, task: Task) -> str:
@@ -156,9 +179,6 @@ class ShardIndexer:
 
         Writes its entry in the manifest, then its held-out documents as a run, which
         marks the shard as finished; nothing if lines cannot be read.
-
-        Raises:
-          ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
         """
         encoded: list[streamed.Encoded] = []
         num_bytes = 0

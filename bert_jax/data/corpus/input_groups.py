@@ -1,4 +1,4 @@
-"""Groups of input files, the unit in which text is read and encoded.
+"""Groups of input files, in which text is read and encoded into sorted runs.
 
 Consecutive small files share a group; a large file is a group of its own, or, if it is
 Parquet, several groups of consecutive row groups, which can be read on their own. The
@@ -18,27 +18,24 @@ from concurrent import futures
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import input_files, lines, sources, units
-from bert_jax.data.sources.document import Document
+from bert_jax.data.corpus import sorted_runs, workers
+from bert_jax.data.sources import lines, sources
 from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
+from bert_jax.monitoring.progress import Progress
+
+BYTES_PER_MB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Input files of one source that are read together.
+    """Input files of one source that are read together."""
 
-    Attributes:
-      source: index of the source in config.data.sources.
-      spec: spec of the source.
-      files: files, or parts of files; empty for a source without files.
-      name: identifies the files and the settings that are specific to their source.
-    """
-
-    source: int
+    source: int  # index in config.data.sources
     spec: str
-    files: tuple[InputFile, ...]
-    name: str
+    files: tuple[InputFile, ...]  # or parts of files; empty for a source without files
+    name: str  # identifies the files, and the settings that concern their source only
 
     @property
     def text_bytes(self) -> int:
@@ -46,14 +43,9 @@ class Group:
 
 
 def plan(
-    found: tuple[input_files.Source, ...], data: DataConfig, max_bytes: int
+    found: tuple[sources.Source, ...], data: DataConfig, max_bytes: int
 ) -> list[Group]:
-    """Groups the files of all sources.
-
-    Args:
-      data: its source_weights and validation_fraction are used.
-      max_bytes: about the size of the text of a group of several files.
-    """
+    """Groups the files of all sources; several share a group of about max_bytes."""
     groups = []
     for number, source in enumerate(found):
         kind, parts = source.kind, source.files
@@ -116,7 +108,7 @@ def _identity(file: InputFile) -> list:
 
 def _name(
     number: int,
-    source: input_files.Source,
+    source: sources.Source,
     files: tuple[InputFile, ...],
     data: DataConfig,
 ) -> str:
@@ -128,26 +120,92 @@ def _name(
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read(
-    spec: str,
-    files: Sequence[InputFile | units.Unit],
+def write_runs(
+    groups: list[Group],
+    data: DataConfig,
+    tokenizer: tokenizers.Tokenizer,
+    directory: str,
+    max_bytes: int,
+    total_bytes: int | None,
+    run: workers.Executor,
+    is_shared: bool,
+) -> None:
+    """Writes the runs of all groups, except for those that an earlier call has written.
+
+    This process reads the text for its own worker processes, so that all of them encode
+    a large file. With `is_shared`, processes on other machines read it, a group each.
+    `max_bytes` is the size of the text of a run, see `sorted_runs.batches`.
+    """
+    finished = sorted_runs.remove_all_but({group.name for group in groups}, directory)
+    total = total_bytes / BYTES_PER_MB if total_bytes else None
+    all_counts: list[lines.ReadCounts] = []
+
+    def unfinished() -> Iterator[Group]:
+        for group in groups:
+            if sorted_runs.has_group(finished, group.name):
+                progress.add(group.text_bytes / BYTES_PER_MB, found_done=True)
+            else:
+                yield group
+
+    def batches() -> Iterator[sorted_runs.Batch]:
+        for group in unfinished():
+            counts = lines.ReadCounts()
+            all_counts.append(counts)
+            for batch in _batches(group, data, counts, max_bytes):
+                if batch.name in finished:
+                    progress.add(batch.num_bytes / BYTES_PER_MB, found_done=True)
+                elif not counts.num_bad:
+                    yield batch
+
+    args = directory, data, tokenizer
+    with Progress("tokenizing", total, "MB") as progress:
+        if is_shared:
+            args = *args, finished, max_bytes
+            largest_first = sorted(unfinished(), key=lambda group: -group.text_bytes)
+            for num_bytes, counts in run(GroupEncoder, args, largest_first):
+                all_counts.append(counts)
+                progress.add(num_bytes / BYTES_PER_MB)
+        else:
+            for num_bytes in run(sorted_runs.RunWriter, args, batches()):
+                progress.add(num_bytes / BYTES_PER_MB)
+    raise_bad(all_counts)
+
+
+def _batches(
+    group: Group,
     data: DataConfig,
     counts: lines.ReadCounts,
-) -> Iterator[Document]:
-    """Yields the documents of a source or of some of its files, and collects errors.
+    max_bytes: int,
+) -> Iterator[sorted_runs.Batch]:
+    files = [(file.path, file.part) for file in group.files]
+    documents = sources.read(group.spec, data, counts, files)
+    return sorted_runs.batches(group.name, group.source, documents, counts, max_bytes)
 
-    Args:
-      files: files, or parts of files; empty for a source without files.
-      counts: as for `sources.read`.
-    """
-    if not files:
-        yield from sources.read(spec, data, counts)
-    for file in files:
-        counts.start_file()
-        try:
-            yield from sources.read(spec, data, counts, [file.path], file.part)
-        except ConfigError as error:  # the rest of the file cannot be read
-            counts.reject(error)
+
+class GroupEncoder:
+    """Reads groups and writes their runs, in a worker process."""
+
+    def __init__(
+        self,
+        directory: str,
+        data: DataConfig,
+        tokenizer: tokenizers.Tokenizer,
+        finished: set[str],
+        max_bytes: int,
+    ):
+        self._data = data
+        self._write = sorted_runs.RunWriter(directory, data, tokenizer)
+        self._finished, self._max_bytes = finished, max_bytes
+
+    def __call__(self, group: Group) -> tuple[int, lines.ReadCounts]:
+        """Writes the runs of a group; returns the size of its text, and the counts."""
+        counts = lines.ReadCounts()
+        num_bytes = 0
+        for batch in _batches(group, self._data, counts, self._max_bytes):
+            num_bytes += batch.num_bytes
+            if not counts.num_bad and batch.name not in self._finished:
+                self._write(batch)
+        return num_bytes, counts
 
 
 def raise_bad(found: Sequence[lines.ReadCounts]) -> None:

@@ -35,10 +35,8 @@ def connected(
 ) -> Iterator[workers.Executor]:
     """Connects to a Ray cluster, and yields a function that runs tasks on it.
 
-    Args:
-      address: "auto", "local" or HOST:PORT.
-      num_tasks: number of tasks that wait or run at a time; None for MAX_TASKS.
-      mark: path of a file that tells whether a node sees the files of this process.
+    num_tasks is the number of tasks that wait or run at a time; None for MAX_TASKS.
+    `mark` is the path of a file that tells whether a node sees this machine's files.
     """
     if ray is None:
         raise ConfigError(f"--ray={address} needs the package ray; pip install ray")
@@ -81,7 +79,6 @@ def _run(
     limit: int,
     mark: str,
 ) -> Iterator[Any]:
-    """Runs a task on the nodes of the cluster, see `workers.run`."""
     call = ray.remote(max_retries=MAX_RETRIES)(_call)
     # In a list, so that Ray does not fetch it for every call.
     stage = make, args, os.getcwd(), mark, storage.read(mark)

@@ -32,7 +32,6 @@ Counts = list[list[list[list[int]]]]  # int[O, L, K, 2]
 
 
 def objective(data: DataConfig) -> str:
-    """Returns the objective of the config, one of OBJECTIVES."""
     return OBJECTIVES[0] if data.next_sentence else OBJECTIVES[1]
 
 
@@ -95,10 +94,7 @@ def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
 
 
 def to_columns(shards: Sequence[Counts]) -> dict[str, Any]:
-    """Returns lists of S rows, by objective, row length, pairs in a row and target.
-
-    This is the format of the manifest, which `from_columns` reads.
-    """
+    """Returns lists of S rows, by objective, row length, pairs in a row and target."""
     shape = len(shards), len(OBJECTIVES), len(LENGTHS), len(PER_ROW), 2
     rows_OLK2S = np.moveaxis(np.array(shards, int).reshape(shape), 0, -1).tolist()
     return {
@@ -110,20 +106,11 @@ def to_columns(shards: Sequence[Counts]) -> dict[str, Any]:
     }
 
 
-def from_columns(columns: dict[str, Any], name: str, num_shards: int) -> np.ndarray:
-    """Returns the rows of one objective, int64[L, K, 2, S].
-
-    Raises:
-      KeyError, TypeError, ValueError: when `columns` is not in the format of
-        `to_columns`.
-    """
-    rows_LK2S = np.array(
+def from_columns(columns: dict[str, Any], name: str) -> np.ndarray:
+    """Returns the rows of one objective in `to_columns`, int64[L, K, 2, S]."""
+    return np.array(
         [[columns[name][str(length)][str(k)] for k in PER_ROW] for length in LENGTHS]
     )
-    expected = (len(LENGTHS), len(PER_ROW), 2, num_shards)
-    if rows_LK2S.shape != expected or (num_shards and rows_LK2S.dtype != np.int64):
-        raise ValueError(f"rows must be integers of shape {expected}")
-    return rows_LK2S
 
 
 def expected_rows(

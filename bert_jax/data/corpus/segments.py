@@ -1,12 +1,22 @@
-"""Columnar storage of documents: selection, deduplication, division into blocks."""
+"""Documents in columns, ordered by key; the key ranges of shards.
 
+A key is 16 bytes, ordered as bytes. Its first 8 bytes are a uniformly distributed
+number, so ranges of equal width have about the same number of documents. Documents
+with a number below `held_out_end` are held out; the others belong to training shards.
+Documents sorted by key can therefore be split into any number of shards without
+sorting again.
+"""
+
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.corpus import encoding
+from bert_jax.config import DataConfig
 
+# The approximate size of the token ids in a shard of held-out documents.
+VALIDATION_BYTES = 2**27
 # The maximum size of the token ids in a shard. A reader has one shard in memory, the
 # writer two.
 MAX_SHARD_BYTES = 2**28
@@ -17,28 +27,78 @@ MAX_SHARD_BYTES = 2**28
 RECORD = np.dtype(
     [
         ("key", "<u8", 2),
-        ("copy", "<u4"),  # see `encoding.Entry`
+        ("copy", "<u4"),  # see `Entry`
         ("num_sentences", "<u4"),
         ("num_tokens", "<u4"),
     ]
 )
 
+_END = 2**64
+
+
+def number(key: bytes) -> int:
+    """Returns the number that determines the shard of a key."""
+    return int.from_bytes(key[:8], "big")
+
+
+def held_out_end(data: DataConfig) -> int:
+    """Returns the number below which documents are held out."""
+    return math.ceil(data.validation_fraction * _END)
+
+
+def training_key(digest: bytes, data: DataConfig) -> bytes:
+    """Returns the key of a further copy of a document, which is never held out."""
+    end = held_out_end(data)
+    moved = end + (number(digest) * (_END - end) >> 64)
+    return moved.to_bytes(8, "big") + digest[8:]
+
+
+def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype) -> int:
+    """Returns the number of shards of held-out documents, of which each counts once."""
+    if not data.validation_fraction:
+        return 0
+    num_bytes = data.validation_fraction * num_tokens * id_dtype.itemsize
+    return max(1, math.ceil(num_bytes / VALIDATION_BYTES))
+
+
+class KeyRanges(NamedTuple):
+    """The key ranges of all shards, validation shards first."""
+
+    files: list[str]  # file names of the shards, in the order of their ranges
+    inner_edges: np.ndarray  # uint64, the first number of every range but the first
+
+
+def key_ranges(data: DataConfig, num_validation: int) -> KeyRanges:
+    """Returns ranges of equal width for the validation and for the training shards."""
+    end, num_train = held_out_end(data), data.num_shards
+    starts = [end * i // num_validation for i in range(num_validation)]
+    starts += [end + (_END - end) * i // num_train for i in range(num_train)]
+    files = [
+        f"{split}-{i:05d}-of-{count:05d}"
+        for split, count in (("validation", num_validation), ("train", num_train))
+        for i in range(count)
+    ]
+    return KeyRanges(files, np.array(starts[1:], np.uint64))
+
+
+class Entry(NamedTuple):
+    """An encoded document, or a further copy of one."""
+
+    key: bytes  # 16 bytes; equal documents have equal keys
+    copy: int  # 0 for the document, 1, 2, ... for its further copies
+    sentence_lengths: bytes  # uint32, number of tokens of each sentence
+    token_ids: bytes  # uint16 or uint32, see `encoding.id_dtype`
+
 
 class Segment(NamedTuple):
-    """The documents of a key range.
+    """The documents of a key range."""
 
-    Attributes:
-      records: RECORD[n].
-      sentence_lengths: uint32, number of tokens of each sentence.
-      token_ids: uint16 or uint32, see `encoding.id_dtype`.
-    """
-
-    records: np.ndarray
-    sentence_lengths: np.ndarray
-    token_ids: np.ndarray
+    records: np.ndarray  # RECORD[n]
+    sentence_lengths: np.ndarray  # uint32, number of tokens of each sentence
+    token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
 
 
-def from_entries(entries: list[encoding.Entry], id_dtype: np.dtype) -> Segment:
+def from_entries(entries: list[Entry], id_dtype: np.dtype) -> Segment:
     """Converts entries to columns, ordered by key."""
     entries = sorted(entries)
     records = np.zeros(len(entries), RECORD)
@@ -60,15 +120,14 @@ def concatenate(segments: list[Segment]) -> Segment:
 
 
 def key_numbers(records: np.ndarray) -> np.ndarray:
-    """Returns `key_ranges.number` of each key, as uint64."""
+    """Returns `number` of each key, as uint64."""
     return np.ascontiguousarray(records["key"][:, 0])
 
 
 def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the indices of one document per key, in order, and the number of repeats.
 
-    The number of repeats does not include further copies of repeated documents, which
-    are also dropped.
+    It does not include further copies of repeated documents, which are also dropped.
     """
     high, low = np.ascontiguousarray(records["key"].T)
     order = np.lexsort((low, high))

@@ -19,9 +19,9 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, key_ranges, segments
-from bert_jax.data.sources import document as document_lib
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.data.corpus import encoding, segments
+from bert_jax.data.sources.kind import Document
+from bert_jax.data.tokenizers import tokenizers
 
 # The suffix of the name of the last batch of a group.
 LAST = "-last"
@@ -29,27 +29,19 @@ _PREFIX = "run-"
 
 
 class Batch(NamedTuple):
-    """Consecutive documents of one group of input files.
-
-    Attributes:
-      name: unique name.
-      source: index of the source in config.data.sources.
-      num_bytes: size of the text.
-      documents: documents of the batch.
-      counts: counts from reading the whole group in its last batch; {} in the others.
-    """
+    """Consecutive documents of one group of input files."""
 
     name: str
-    source: int
-    num_bytes: int
-    documents: list[document_lib.Document]
-    counts: dict[str, int]
+    source: int  # index in config.data.sources
+    num_bytes: int  # size of the text
+    documents: list[Document]
+    counts: dict[str, int]  # from reading the group, in its last batch; else {}
 
 
 def batches(
     group: str,
     source: int,
-    documents: Iterable[document_lib.Document],
+    documents: Iterable[Document],
     counts: dict[str, int],
     max_bytes: int,
 ) -> Iterator[Batch]:
@@ -57,11 +49,8 @@ def batches(
 
     Batches depend on the documents only, so a batch has the same name when the group is
     read again. The name of the last batch, which may be empty, ends in LAST: a group is
-    complete if all batches up to that one exist.
-
-    Args:
-      counts: counts that are filled by reading `documents`.
-      max_bytes: size of text after which a batch ends; its last document may exceed it.
+    complete if all batches up to that one exist. A batch ends with the document that
+    brings its text to max_bytes. Reading the documents fills `counts`.
     """
     number, held, num_bytes = 0, [], 0
     for document in documents:
@@ -79,25 +68,17 @@ def batch_name(group: str, number: int) -> str:
 
 
 def group_of(batch: str) -> str:
-    """Returns the group in the name of a batch."""
     return batch.partition("-")[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The header of a run.
-
-    Attributes:
-      num_documents: length of the column of records.
-      num_sentences: length of the column of sentence lengths.
-      num_tokens: length of the column of token ids.
-      counts: `encoding.COUNTS`, "repeated" and other counts of the documents read.
-    """
+    """The header of a run: the lengths of its columns, and the counts of its text."""
 
     num_documents: int
     num_sentences: int
     num_tokens: int
-    counts: dict[str, int]
+    counts: dict[str, int]  # `encoding.COUNTS`, "repeated" and others
 
     def to_bytes(self) -> bytes:
         text = json.dumps(vars(self)).encode()
@@ -121,7 +102,6 @@ class RunFile:
         self._tokens = self._lengths + 4 * self.header.num_sentences
 
     def records(self) -> np.ndarray:
-        """Returns the records of all documents."""
         (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
         return np.frombuffer(data, segments.RECORD)
 
@@ -140,14 +120,11 @@ class RunFile:
 
 
 def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
-    """Returns the positions of key ranges in the columns of a run.
+    """Returns the positions of R key ranges in the columns of a run.
 
-    Args:
-      inner_edges: uint64[R - 1], the first key number of each range except the first.
-
-    Returns:
-      int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
-      before each range; the last row has those of the whole run.
+    `inner_edges` is uint64[R - 1], see `segments.KeyRanges`. The result is
+    int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
+    before each range; the last row has those of the whole run.
     """
     inner = np.searchsorted(segments.key_numbers(records), inner_edges)
     rows = np.concatenate([[0], inner, [len(records)]])
@@ -201,7 +178,6 @@ def save(
 
 
 def run_path(directory: str, batch: str) -> str:
-    """Returns the path of the run of a batch."""
     return os.path.join(directory, _PREFIX + batch)
 
 
@@ -232,22 +208,15 @@ def has_group(batches: set[str], group: str) -> bool:
 
 
 class ShardPlan(NamedTuple):
-    """The shards of a corpus and the positions of their documents in the runs.
+    """The shards of a corpus and the positions of their documents in the runs."""
 
-    Attributes:
-      files: file names of the shards.
-      runs: the runs.
-      positions: int64[runs, shards + 1, 4], see `positions`. A document that is in
-        several runs counts once per run.
-      counts: sum of the counts of all runs.
-      batches: names of the batches of the runs.
-    """
-
-    files: list[str]
+    files: list[str]  # file names of the shards
     runs: list[RunFile]
+    # int64[runs, shards + 1, 4], see `positions`. A document that is in several runs
+    # counts once per run.
     positions: np.ndarray
-    counts: collections.Counter[str]
-    batches: list[str]
+    counts: collections.Counter[str]  # of all runs
+    batches: list[str]  # their names
 
 
 def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
@@ -259,9 +228,9 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
     counts: collections.Counter[str] = collections.Counter()
     for run in runs:
         counts.update(run.header.counts)
-    num_tokens = unknown_tokens.num_tokens(counts)
-    num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
-    files, edges = key_ranges.ranges(data, num_validation)
+    num_tokens = encoding.num_tokens(counts)
+    num_validation = segments.num_validation_shards(data, num_tokens, id_dtype)
+    files, edges = segments.key_ranges(data, num_validation)
     bounds = np.empty((len(runs), len(files) + 1, 4), np.int64)  # 1 GB for 1 TB of text
 
     def fill(i: int) -> None:

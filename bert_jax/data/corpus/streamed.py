@@ -1,8 +1,10 @@
 """Makes the training shards of a streamed corpus from their text when they are read.
 
-A shard is the set of documents in its units, see data/sources/units.py. Worker
-processes read and encode units; they must not import TensorFlow. The result is what
-`shard_file.read` returns for a shard of the same documents in a prepared corpus.
+A shard is the set of documents in its units, which can be read without the rest of the
+text: some row groups of Parquet, the lines that start in a range of bytes of
+uncompressed JSON Lines, or the whole of any other file. Worker processes read and
+encode units; they must not import TensorFlow. The result is what `shard_file.read`
+returns for a shard of the same documents in a prepared corpus.
 """
 
 import hashlib
@@ -17,15 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import (
-    encoding,
-    input_groups,
-    key_ranges,
-    segments,
-    workers,
-)
-from bert_jax.data.sources import input_files, lines
-from bert_jax.data.sources.units import Unit
+from bert_jax.data.corpus import encoding, segments, workers
+from bert_jax.data.sources import lines, sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 
@@ -42,16 +37,18 @@ MAX_WORKERS = 16
 Shard = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
+class Unit(NamedTuple):
+    """A part of a file that is read at once."""
+
+    source: int  # index in config.data.sources
+    path: str
+    part: lines.Part  # row groups or bytes
+
+
 class Encoded(NamedTuple):
-    """The encoded documents of a unit, held-out ones included.
+    """The encoded documents of a unit, held-out ones included."""
 
-    Attributes:
-      segment: the documents, sorted by key, in which a document may be repeated.
-      counts: counts of reading, cleaning and `encoding.COUNTS`, and the lines or files
-        that cannot be read.
-    """
-
-    segment: segments.Segment
+    segment: segments.Segment  # sorted by key; a document may be repeated
     counts: lines.ReadCounts
 
 
@@ -64,17 +61,12 @@ class UnitEncoder:
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def __call__(self, unit: Unit) -> Encoded:
-        """Encodes the documents of a unit.
-
-        Raises:
-          ConfigError: when there are more token ids than a shard may have.
-          StorageError: when the file cannot be read for now.
-        """
+        """Encodes a unit; raises ConfigError if it is larger than a shard may be."""
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
-        entries: list[encoding.Entry] = []
+        entries: list[segments.Entry] = []
         num_bytes = 0
-        for document in input_groups.read(spec, [unit], self._data, counts):
+        for document in sources.read(spec, self._data, counts, [unit[1:]]):
             for entry in self._encoder(document, unit.source, counts):
                 entries.append(entry)
                 num_bytes += len(entry.token_ids)
@@ -94,13 +86,13 @@ def arrange(
 ) -> tuple[segments.Segment, segments.Segment, int]:
     """Orders the documents of a shard by key, without repeats.
 
-    Returns:
-      The documents to train on, the held-out documents, and the number of repeats.
+    Returns the documents to train on, the held-out documents, and the number of
+    repeats.
     """
     everything = segments.concatenate(list(pieces))
     order, num_repeated = segments.distinct(everything.records)
     keys = segments.key_numbers(everything.records)[order]
-    num_held_out = np.searchsorted(keys, np.uint64(key_ranges.held_out_end(data)))
+    num_held_out = np.searchsorted(keys, np.uint64(segments.held_out_end(data)))
     return (
         segments.select(everything, order[num_held_out:]),
         segments.select(everything, order[:num_held_out]),
@@ -117,19 +109,14 @@ def digest(segment: segments.Segment) -> str:
 
 
 class Index(NamedTuple):
-    """The files and units of a streamed corpus, as stored in its manifest.
+    """The files and units of a streamed corpus, as stored in its manifest."""
 
-    Attributes:
-      files: source, path and size of every file. Modification times are not part of
-        the index, because a copy of the text has others.
-      units: units of every training shard, by its file name in the manifest.
-    """
-
+    # Source, path and size of every file. Modification times are not part of the index,
+    # because a copy of the text has others.
     files: list[list[Any]]
-    units: dict[str, list[Unit]]
+    units: dict[str, list[Unit]]  # of every training shard, by its file name
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the manifest's entry."""
         number = {(file[0], file[1]): i for i, file in enumerate(self.files)}
         return {
             "files": self.files,
@@ -141,11 +128,6 @@ class Index(NamedTuple):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Index":
-        """Reads an entry written by `to_json`.
-
-        Raises:
-          KeyError, TypeError, ValueError: when it has another format.
-        """
         files = [file[:3] for file in values["files"]]  # earlier versions list 4 items
         units = {
             shard: [
@@ -156,22 +138,11 @@ class Index(NamedTuple):
         }
         return cls(files, units)
 
-    def open(self, *arguments: Any) -> "TextStream":
-        """Returns the stream of these units; see `TextStream` for the arguments."""
-        return TextStream(self, *arguments)
-
-
-def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
-    """Returns source, path and size of every file."""
-    return [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
-
 
 class TextStream:
     """Reads the training shards of an index.
 
-    Attributes:
-      index: the index.
-      num_workers: number of processes that encode text; 1 if this process does.
+    `num_workers` is the number of processes that encode text; 1 if this process does.
     """
 
     def __init__(
@@ -184,9 +155,8 @@ class TextStream:
     ):
         """Creates a reader; its processes are started by the first call of `read`.
 
-        Args:
-          num_bytes: size of the token ids of all shards.
-          commits: commit of each source that was indexed from the Hugging Face Hub.
+        `num_bytes` is the size of the token ids of all shards. `commits` has the commit
+        of each source that was indexed from the Hugging Face Hub.
         """
         self.index, self._commits = index, commits
         self._data, self._tokenizer = data, tokenizer
@@ -209,7 +179,7 @@ class TextStream:
             (i, file.path): [i, *file[:2]]
             for i, spec in enumerate(specs)
             if i not in on_hub
-            for file in input_files.find((spec,))[0].files
+            for file in sources.find((spec,))[0].files
         }
         for place in sorted(was.keys() | found.keys()):
             if was.get(place) == found.get(place):
@@ -225,13 +195,7 @@ class TextStream:
     def read(self, shard: str, sha256: str) -> Shard:
         """Reads the documents of a shard, ordered by key and without repeats.
 
-        The arrays must not be changed, because they may be returned again. `shard` is
-        its file name in the manifest.
-
-        Raises:
-          CorruptError: when its files give other token ids than were indexed.
-          StorageError: when a file cannot be read for now.
-          ConfigError: when a worker process is killed twice.
+        The arrays must not be changed, because they may be returned again.
         """
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]

@@ -54,10 +54,6 @@ def opened(
     Args:
       scratch_dir: parent of the scratch directory; None for the default.
       is_shared: whether processes on other machines use the scratch directory.
-
-    Raises:
-      ConfigError: when another process is preparing the corpus, a directory is not
-        writable, or corpus_dir contains shards that do not belong to this work.
     """
     unfinished = shared(corpus_dir)
     scratch = unfinished if is_shared else _scratch_path(corpus_dir, scratch_dir)
@@ -100,12 +96,8 @@ def stage(
 ) -> str:
     """Returns the directory of a stage, emptied if its settings have changed.
 
-    Args:
-      directory: the scratch directory, or `shared`.
-      settings: settings on which the content depends, as JSON values.
-      on_reset: called before the stage is emptied.
-      is_compatible: called with other settings; returns whether their content can be
-        reused.
+    `on_reset` is called before it is emptied. `is_compatible` is called with other
+    settings, and returns whether their content can be reused.
     """
     path = os.path.join(directory, name)
     settings = json.loads(json.dumps(settings))
@@ -149,7 +141,6 @@ def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
 
 
 def remove_shards(corpus_dir: str) -> None:
-    """Removes all shards in a corpus directory."""
     for name in corpus.shard_files(corpus_dir):
         storage.remove(os.path.join(corpus_dir, name))
 
@@ -158,7 +149,6 @@ def remove_shards(corpus_dir: str) -> None:
 
 
 def shared(corpus_dir: str) -> str:
-    """Returns the directory of the work that several machines can share."""
     return os.path.join(corpus_dir, NAME)
 
 
@@ -211,11 +201,7 @@ def _mark(directory: str, corpus_dir: str) -> None:
 
 
 def _make_private(path: str, corpus_dir: str) -> None:
-    """Creates the scratch directory unless it exists.
-
-    Raises:
-      ConfigError: when it is a link, or belongs to another user, corpus or program.
-    """
+    """Creates the scratch directory unless it exists, and belongs to this work."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         storage.private_directory(path)
@@ -299,11 +285,7 @@ def _write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def _remove_temporary_files(corpus_dir: str, scratch: str) -> None:
-    """Removes temporary files of writes that were interrupted.
-
-    Raises:
-      ConfigError: when there is a link, which would lead out of the work.
-    """
+    """Removes temporary files of writes that were interrupted, and refuses links."""
     for root in {shared(corpus_dir), scratch}:
         for parent, directories, files in os.walk(root):
             for name in (*directories, *files):

@@ -36,12 +36,9 @@ def run(
     """Runs a task for each item, and yields the results in order of completion.
 
     With one worker or one item, everything runs in this process. Otherwise the worker
-    processes import only the modules of `make` and its arguments.
-
-    Args:
-      make: called once in every process; returns the task.
-      args: arguments of `make`, pickled for other processes.
-      items: at most num_workers + LOOK_AHEAD items are in memory at a time.
+    processes import only the modules of `make` and its arguments. `make(*args)` is
+    called once in every process, and returns the task. At most num_workers + LOOK_AHEAD
+    items are in memory at a time.
     """
     items = iter(items)
     first = list(itertools.islice(items, 2))

@@ -26,8 +26,8 @@ from bert_jax.data.corpus import (
     sorted_runs,
     streamed,
 )
-from bert_jax.data.sources import input_files
-from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.data.sources import sources
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.storage import lease
@@ -40,46 +40,33 @@ DOCUMENTS_PER_SHARD = 20
 
 @dataclasses.dataclass(frozen=True)
 class WrittenShard:
-    """The result of writing a shard.
+    """The result of writing a shard."""
 
-    Attributes:
-      shard: entry for the manifest; None if there were no documents, hence no file.
-      counts: row counts; [] if there is no shard.
-      num_repeated: number of repeated documents, which were dropped.
-      num_copies: number of further copies, due to source weights.
-      settings: digest of those of the stage, for a shard of a prepared corpus.
-    """
-
+    # Entry for the manifest; None if there were no documents, hence no file.
     shard: corpus.Shard | None
-    counts: row_counts.Counts
-    num_repeated: int
-    num_copies: int
-    settings: str = ""
+    counts: row_counts.Counts  # [] if there is no shard
+    num_repeated: int  # repeated documents, which were dropped
+    num_copies: int  # further copies, due to source weights
+    settings: str = ""  # digest of those of the stage, for a prepared corpus
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
 
 def read_written(path: str) -> WrittenShard:
-    """Reads the result file of a finished shard."""
     values = json.loads(storage.read(path))
     shard = values.pop("shard")
     return WrittenShard(shard and corpus.Shard(**shard), **values)
 
 
 class ShardTask(NamedTuple):
-    """A task for a worker: to write one shard from a piece of each run.
-
-    Attributes:
-      path: path of the shard.
-      pieces: int64[R, 2, 4], start and end of the piece of each run, see
-        `sorted_runs.positions`.
-      result: path of the result file, which marks the shard as finished.
-    """
+    """A task for a worker: to write one shard from a piece of each run."""
 
     path: str
+    # int64[R, 2, 4], start and end of the piece of each run, see
+    # `sorted_runs.positions`.
     pieces: np.ndarray
-    result: str
+    result: str  # path of the result file, which marks the shard as finished
 
 
 class ShardWriter:
@@ -107,11 +94,8 @@ class ShardWriter:
 def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     """Writes one shard, with its documents ordered by key and without repeats.
 
-    The file depends on the documents only, not on their distribution over pieces.
-
-    Args:
-      path: path of the shard; no file is written if there are no documents.
-      pieces: all documents of the shard.
+    The file depends on the documents only, not on their distribution over pieces. No
+    file is written if there are no documents.
     """
     everything = segments.concatenate(pieces)
     order, num_repeated = segments.distinct(everything.records)
@@ -142,10 +126,8 @@ def describe(
 ) -> WrittenShard:
     """Returns the result of writing a shard that has documents.
 
-    Args:
-      records: as in `segments.Segment`, of all documents of the shard.
-      num_bytes: size of the file; of the token ids if the shard is streamed.
-      sha256: digest of the file; `streamed.digest` if the shard is streamed.
+    num_bytes and sha256 are those of the file or, if the shard is streamed, of the
+    token ids and `streamed.digest`.
     """
     documents = pairs.Documents.from_lengths(sentence_lengths, records["num_sentences"])
     shard = corpus.Shard(
@@ -201,19 +183,19 @@ def finish(
     trained_on: dict[str, Any] | None,
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
-    found: tuple[input_files.Source, ...],
+    found: tuple[sources.Source, ...],
     index: streamed.Index | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
     Args:
       trained_on: amount of text, see `training.train`; None for a vocabulary file.
-      counts: `encoding.COUNTS`, "repeated", the counts of `unknown_tokens`, and those
-        of reading and cleaning.
+      counts: `encoding.COUNTS`, "repeated", and those of tokens, reading and cleaning.
       written: results by file name; shards without documents may be missing.
       found: the sources, whose commits on the Hugging Face Hub are recorded.
       index: files and units of the training shards, if these are streamed.
     """
+    results = written.values()
     sizes = {
         name: (result.shard.num_documents if result.shard else 0, result.num_copies)
         for name, result in written.items()
@@ -225,14 +207,22 @@ def finish(
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "tokenizer_trained_on": trained_on,
-        "documents": _document_counts(counts, written),
-        "cleaning": _cleaning_counts(counts),
-        "unknown_share": unknown_tokens.shares(counts, len(config.data.sources)),
+        "documents": {name: counts[name] for name in encoding.COUNTS}
+        | {
+            "repeated": counts["repeated"] + sum(x.num_repeated for x in results),
+            "copies": sum(result.num_copies for result in results),
+        },
+        "cleaning": {
+            name: counts[name]
+            for name in sorted(counts.keys() - {*encoding.COUNTS, "repeated"})
+            if encoding.TOKENS not in name
+        },
+        "unknown_share": encoding.unknown_shares(counts, len(config.data.sources)),
         "splits": {
             split: corpus.to_columns(
-                [x.shard for x in results if x.shard], [x.counts for x in results]
+                [x.shard for x in of_split if x.shard], [x.counts for x in of_split]
             )
-            for split, results in _by_split(written).items()
+            for split, of_split in _by_split(written).items()
         },
     }
     if index is not None:
@@ -245,25 +235,6 @@ def finish(
     text = corpus.manifest_text(manifest) + "\n"
     lease.confirm_all()
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
-
-
-def _document_counts(
-    counts: collections.Counter[str], written: dict[str, WrittenShard]
-) -> dict[str, int]:
-    num_repeated = sum(result.num_repeated for result in written.values())
-    return {name: counts[name] for name in encoding.COUNTS} | {
-        "repeated": counts["repeated"] + num_repeated,
-        "copies": sum(result.num_copies for result in written.values()),
-    }
-
-
-def _cleaning_counts(counts: collections.Counter[str]) -> dict[str, int]:
-    not_cleaning = {*encoding.COUNTS, "repeated"}
-    return {
-        name: counts[name]
-        for name in sorted(counts.keys() - not_cleaning)
-        if not unknown_tokens.is_name(name)
-    }
 
 
 def _by_split(written: dict[str, WrittenShard]) -> dict[str, list[WrittenShard]]:
@@ -285,23 +256,20 @@ def check_enough(
     counts: collections.Counter[str],
     sizes: dict[str, tuple[int, int]],
 ) -> None:
-    """Checks that there are enough documents to draw training rows from.
+    """Raises ConfigError if there are too few documents to draw training rows from.
 
     Args:
       sizes: the numbers of documents, including further copies, and of further copies
         of each shard by file name; empty shards may be missing. If they include
         repeated documents, the check may pass with too few documents.
-
-    Raises:
-      ConfigError: when there are too few documents.
     """
-    sources = ", ".join(config.data.sources)
+    specs = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     num_shards = config.data.num_shards
     train = [size for name, size in sizes.items() if _split(name) == "train"]
     num_train = sum(num_documents - num_copies for num_documents, num_copies in train)
     if config.data.next_sentence:
-        _check_pairs(sources, kept, counts["of_one_sentence"], num_train)
+        _check_pairs(specs, kept, counts["of_one_sentence"], num_train)
     needed = 2 if config.data.next_sentence else 1
     poor = num_shards - sum(num_documents >= needed for num_documents, _ in train)
     if poor:
@@ -326,7 +294,6 @@ def check_enough(
 
 
 def _fewer_shards(num_streams: int, num_train: int) -> str:
-    """Returns the advice to set a number of shards that suits the documents."""
     num_shards = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
     return (
         f"set config.data.num_shards={num_shards} and"
@@ -334,20 +301,19 @@ def _fewer_shards(num_streams: int, num_train: int) -> str:
     )
 
 
-def _check_pairs(sources: str, kept: int, of_one_sentence: int, num_train: int) -> None:
-    """Raises ConfigError if sentences have no actual or no random next sentence."""
+def _check_pairs(specs: str, kept: int, of_one_sentence: int, num_train: int) -> None:
     # google-research/bert#125: if a blank line follows every sentence, each one is a
     # document, and every next sentence is a random one.
     if of_one_sentence > 0.9 * kept:
         raise ConfigError(
-            f"config.data.sources ({sources}) contain {kept} document(s),"
+            f"config.data.sources ({specs}) contain {kept} document(s),"
             f" {of_one_sentence} of one sentence, so there is no next sentence to"
             " predict; blank lines separate documents: remove those between the"
             " sentences of a document, or write files:GLOB if each file is a document"
         )
     if num_train < 2:
         raise ConfigError(
-            f"config.data.sources ({sources}) contain {num_train} training document(s),"
+            f"config.data.sources ({specs}) contain {num_train} training document(s),"
             " but a random next sentence comes from another document, so at least 2 are"
             " needed; separate documents by blank lines or headings, put each into its"
             " own file and write files:GLOB, or set config.data.next_sentence=False"

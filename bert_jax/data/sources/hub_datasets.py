@@ -12,6 +12,7 @@ default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bert_jax import hub, storage
@@ -76,15 +77,11 @@ def repository(spec: str) -> str | None:
 
 
 def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
-    """Finds the Parquet files of a split.
+    """Finds the Parquet files of a split, given by a spec without its column.
 
-    Args:
-      argument: of the spec, without its column.
-      record: JSON file with the commits of revisions, which makes later calls find the
-        same files; created if it does not exist.
-
-    Returns:
-      Sorted paths or hf:// URLs, and the commit on the Hub; None for a directory.
+    `record` is a JSON file with the commits of revisions, which makes later calls find
+    the same files; it is created if it does not exist. Returns sorted paths or hf://
+    URLs, and the commit on the Hub; None for a directory.
     """
     name, _, split = argument.partition(":")
     split = split or "train"
@@ -118,7 +115,7 @@ def _directory(name: str) -> tuple[str, str | None] | None:
     parent, config = os.path.split(path)
     if os.path.isdir(path):
         card = os.path.join(parent, _CARD)
-        is_config = os.path.isfile(card) and config in _configs(card)
+        is_config = os.path.isfile(card) and config in _configs(card)[0]
         return (parent or ".", config) if is_config else (path, None)
     match = _ON_THE_HUB.fullmatch(name)
     if os.path.isdir(parent) and (match is None or match["config"]):
@@ -215,53 +212,54 @@ Splits = dict[str, set[str]]  # the names of the files of each split
 
 def _declared(dataset: Dataset) -> Splits:
     """Returns the files of a config that README.md declares; {} if it has none."""
-    from fsspec.utils import glob_translate  # of huggingface_hub
-
-    path = f"{dataset.root}/{_CARD}"
-    configs = _configs(path) if _CARD in dataset.names else {}
+    if _CARD not in dataset.names:
+        return {}
+    configs, defaults = _configs(f"{dataset.root}/{_CARD}")
     if not configs:
         return {}
-    preferred = [name for name in configs if configs[name].get("default")]
-    name = _config(dataset, sorted(configs), [*preferred, "default"])
     result: Splits = {}
-    try:
-        for split, patterns in _patterns(configs[name]["data_files"]):
-            for pattern in [patterns] if isinstance(patterns, str) else patterns:
-                matches = re.compile(glob_translate(pattern)).match
-                result.setdefault(split, set()).update(filter(matches, dataset.names))
-    except (AttributeError, KeyError, TypeError):
-        raise ConfigError(
-            f"{path} has data_files in the config {name!r} without a split or a path;"
-            " correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
-        ) from None
+    for split, matches in configs[_config(dataset, sorted(configs), defaults)]:
+        result.setdefault(split, set()).update(filter(matches, dataset.names))
     return result
 
 
-def _configs(path: str) -> dict[str, Any]:
-    """Returns the configs with data_files that a README.md declares, by name."""
+Patterns = list[tuple[str, Callable[[str], Any]]]  # a split; whether a name is in it
+
+
+def _configs(path: str) -> tuple[dict[str, Patterns], list[str]]:
+    """Returns the configs that a README.md declares, and the names of default ones."""
     import yaml
     from huggingface_hub import DatasetCard
 
     card = storage.read(path).decode(errors="replace")
+    found: dict[str, Patterns] = {}
+    defaults = ["default"]
     try:
-        return {
-            config.get("config_name", "default"): config
-            for config in DatasetCard(card).data.to_dict().get("configs") or []
-            if "data_files" in config
-        }
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        for config in DatasetCard(card).data.to_dict().get("configs") or []:
+            if "data_files" in config:
+                name = config.get("config_name", "default")
+                found[name] = list(_patterns(config["data_files"]))
+                defaults[:0] = [name] if config.get("default") else []
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError(
-            f"{path} has metadata that is not valid YAML; correct it"
+            f"{path} has metadata that is not YAML, or data_files without a split or a"
+            " path; correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
         ) from None
+    return found, defaults
 
 
-def _patterns(files: Any) -> list[tuple[str, Any]]:
-    """Returns the splits in data_files with their patterns, one or a list of them."""
+def _patterns(files: Any) -> Iterator[tuple[str, Callable[[str], Any]]]:
+    from fsspec.utils import glob_translate  # of huggingface_hub
+
     if isinstance(files, dict):
-        return [(str(split), patterns) for split, patterns in files.items()]
-    if isinstance(files, str) or all(isinstance(item, str) for item in files):
-        return [("train", files)]
-    return [(str(item["split"]), item["path"]) for item in files]
+        by_split = files.items()
+    elif isinstance(files, str) or all(isinstance(item, str) for item in files):
+        by_split = [("train", files)]
+    else:
+        by_split = [(item["split"], item["path"]) for item in files]
+    for split, paths in by_split:
+        for pattern in [paths] if isinstance(paths, str) else paths:
+            yield str(split), re.compile(glob_translate(pattern)).match
 
 
 def _by_layout(dataset: Dataset) -> Splits:

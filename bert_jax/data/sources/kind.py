@@ -5,20 +5,33 @@ A new kind is a class in a module of its own, and an entry of `sources.KINDS`.
 
 import abc
 import collections
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats, lines
-from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources import formats, lines, unwrap
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
 COMPRESSED = (*formats.COMPRESSED, ".parquet")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Document:
+    """A document as it was read, before cleaning and sentence splitting."""
+
+    lines: tuple[str, ...]  # non-blank, without line ends
+    is_split: bool  # each line is a sentence; otherwise each line is a paragraph
+
+    @property
+    def num_bytes(self) -> int:
+        """Returns the size of the text in UTF-8, counting one byte per line end."""
+        return sum(len(line.encode(errors="replace")) + 1 for line in self.lines)
 
 
 class InputFile(NamedTuple):
@@ -45,10 +58,7 @@ class Found(NamedTuple):
 
 
 class SourceKind(abc.ABC):
-    """A source of some kind, made from its spec.
-
-    `format` is the part of the spec that determines how a file is read.
-    """
+    """A source of some kind, made from its spec."""
 
     name: ClassVar[str]  # before the colon of a spec
     form: ClassVar[str]  # syntax of a spec, for error messages
@@ -56,15 +66,16 @@ class SourceKind(abc.ABC):
 
     def __init__(self, spec: str):
         """Parses a spec; raises ConfigError if it is malformed."""
-        self.spec = self.format = spec
+        self.spec = spec
+        self.format = spec  # the part of the spec that determines how a file is read
         self.argument = spec.removeprefix(f"{self.name}:")
 
     @abc.abstractmethod
     def find(self, record: str | None) -> Found:
         """Finds the files; raises ConfigError if there are none.
 
-        Args:
-          record: file of the commits of datasets on the Hub, see `hub_datasets.find`.
+        `record` is the file of the commits of datasets on the Hub, see
+        `hub_datasets.find`.
         """
 
 
@@ -95,7 +106,6 @@ class FileSource(SourceKind):
         self.format = self.name + self.argument.removeprefix(self.pattern)
 
     def find(self, record: str | None) -> Found:
-        del record
         path = storage.parse_path("config.data.sources", self.pattern)
         matches = sorted(storage.glob(path))
         files = with_sizes(matches)
@@ -121,7 +131,7 @@ class FileSource(SourceKind):
     ) -> Iterator[Document]:
         """Yields the documents of a part of a file; see `sources.read`."""
         stream = self.stream(path, part, data_config, counts)
-        yield from assemble(stream, path, data_config, counts)
+        yield from assemble(stream, data_config, counts)
 
     def stream(
         self,
@@ -138,8 +148,39 @@ class FileSource(SourceKind):
 
     def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
         """Divides a file into parts, of about max_bytes of text if possible."""
-        del file, max_bytes
         yield lines.WHOLE
+
+
+def assemble(
+    stream: Stream,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    *,
+    is_split: bool = False,
+) -> Iterator[Document]:
+    """Yields the documents in a stream of lines.
+
+    Hard-wrapped lines are joined first, unless the lines are sentences. A document
+    over max_document_bytes is yielded in parts, which "documents_cut" counts.
+    """
+    if not is_split:
+        stream = unwrap.unwrapped(stream, counts)
+    found: list[str] = []
+    size = 0
+    for line in stream:
+        if line is None:
+            yield Document(tuple(found), is_split)
+            found, size = [], 0
+        elif line and not line.isspace():
+            num_bytes = lines.num_bytes(line) + 1
+            if found and size + num_bytes > data_config.max_document_bytes:
+                counts["documents_cut"] += 1
+                yield Document(tuple(found), is_split)
+                found, size = [], 0
+            found.append(line)
+            size += num_bytes
+    if found:
+        yield Document(tuple(found), is_split)
 
 
 def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
@@ -154,11 +195,8 @@ def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
 def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") -> str:
     """Returns the given column of text; without one, "text" or the only one.
 
-    Args:
-      texts: the columns or fields of text.
-      given: from a spec, or "".
-      where: file or dataset, for the error.
-      kind: type of the given column if it is not text, for the error.
+    For the error, `where` is the file or dataset, and `kind` the type of the given
+    column if it is not text.
     """
     if given in texts:
         return given
@@ -173,11 +211,7 @@ def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") ->
 
 
 def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Divides consecutive items, such as row groups, into ranges of limited size.
-
-    Yields the first item of a range, and the one after its last. A range of several
-    items has at most max_bytes.
-    """
+    """Yields (start, stop) of ranges of items: one item, or at most max_bytes."""
     start, num_bytes = 0, 0
     for i, size in enumerate(sizes):
         if i > start and num_bytes + size > max_bytes:

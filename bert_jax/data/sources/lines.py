@@ -1,7 +1,7 @@
 """Reads the lines of a file: decoding, bounded memory.
 
 Files are read in chunks, so memory stays bounded for any size of a file or a line.
-document.py assembles the lines into documents.
+`kind.assemble` makes documents of the lines.
 """
 
 import codecs
@@ -74,12 +74,9 @@ def read(
     """Yields (line number, text) for every line of a file, blank lines included.
 
     gzip, bzip2, xz and zstd files are recognized by their first bytes and decompressed.
-
-    Args:
-      path: a local path, or a URL that `storage` supports.
-      max_bytes, invalid_utf8, counts: as for `split`.
-      part: the bytes in which the lines start that are read; WHOLE unless the file
-        `formats.is_divisible`. Line numbers count from the first line of the part.
+    `part` has the bytes in which the lines start; it is WHOLE unless the file
+    `formats.is_divisible`. Line numbers count from the first line of the part. The
+    other arguments are those of `split`.
     """
     chunks = _chunks(path, part)
     yield from split(chunks, path, max_bytes, invalid_utf8, counts, part[0])
@@ -100,7 +97,6 @@ def split(
     Args:
       chunks: the bytes of the text. The first chunk shows its format, so it should
         have formats.HEAD_BYTES if the text does.
-      name: path of the text, for messages.
       max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
@@ -109,41 +105,31 @@ def split(
         detects.
       counts: "lines_repaired" and "files_skipped" are incremented.
       first_byte: offset of the chunks in the text.
-
-    Raises:
-      ConfigError: when the text is in another format, see `formats.problem`, or when it
-        is not UTF-8 and `invalid_utf8` is "error" or None.
     """
-    number, pending, suspect = 1, "", False
+    number, pending = 1, ""
 
-    def repaired(text: str) -> str:
-        return repair(text, where(name, number, first_byte), invalid_utf8, counts)
+    def parts(line: str) -> list[str]:
+        if not is_utf8(line):
+            line = repair(line, where(name, number, first_byte), invalid_utf8, counts)
+        # A character has at most four bytes in UTF-8.
+        return [line] if len(line) * 4 <= max_bytes else cut(line, max_bytes)
 
     for text in _decoded(chunks, name, invalid_utf8, counts, first_byte):
-        suspect = suspect or not is_utf8(text)
         *whole, pending = (pending + text).split("\n")
         for line in whole:
-            line = repaired(line) if suspect else line
-            # A character has at most four bytes in UTF-8.
-            if len(line) * 4 <= max_bytes:
-                yield number, line
-            else:
-                for piece in cut(line, max_bytes):
-                    yield number, piece
+            for part in parts(line):
+                yield number, part
             number += 1
         if len(pending) > max_bytes:
-            pending = repaired(pending) if suspect else pending
-            *pieces, pending = cut(pending, max_bytes)
-            for piece in pieces:
-                yield number, piece
-        suspect = suspect and not is_utf8(pending)
+            *complete, pending = parts(pending)
+            for part in complete:
+                yield number, part
     if pending:
-        for piece in cut(repaired(pending), max_bytes):
-            yield number, piece
+        for part in parts(pending):
+            yield number, part
 
 
 def where(name: str, number: int, first_byte: int) -> str:
-    """Returns the place of a line, for error messages."""
     counted = f" (counted from byte {first_byte:,})" if first_byte else ""
     return f"{name}:{number}{counted}"
 
@@ -198,7 +184,6 @@ def whole_characters(text: str) -> str:
 
 
 def num_bytes(text: str) -> int:
-    """Returns the length of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
@@ -230,7 +215,6 @@ def _decoded(
     counts: collections.Counter[str],
     first_byte: int,
 ) -> Iterator[str]:
-    """Yields the text of chunks, with all line ends translated to LF."""
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
     )

@@ -107,7 +107,6 @@ def _as_binary(values: Any) -> Any:
 
 
 def _path_in_schema(schema: Any, column: str, path: str) -> tuple[str, ...]:
-    """Returns the names from the top-level column to the text."""
     columns: dict[str, tuple[tuple[str, ...], str]] = {}
     for names, kind in sorted(_columns(schema), key=lambda found: len(found[0])):
         columns.setdefault(".".join(names), (names, kind))  # columns before fields
@@ -127,14 +126,8 @@ def _columns(
         names = (*prefix, field.name)
         if pyarrow.types.is_struct(field.type):
             yield from _columns(field.type, names)
-        else:
-            yield names, _stored(field.type)
-
-
-def _stored(kind: Any) -> str:
-    """Returns the type of values, also of a dictionary or an extension type."""
-    import pyarrow
-
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        kind = kind.storage_type
-    return str(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
+            continue
+        kind = field.type
+        if isinstance(kind, pyarrow.BaseExtensionType):
+            kind = kind.storage_type
+        yield names, str(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)

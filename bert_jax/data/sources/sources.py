@@ -1,7 +1,7 @@
 """The kinds of sources, the syntax of a source spec, and the reading of documents.
 
 embedded:                       docstrings of the installed Python and its packages
-text:GLOB                       plain text; see layout.py for how it is read
+text:GLOB                       plain text; see `plain.documents_of` for how it is read
 files:GLOB                      plain text, one document per file
 jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
 parquet:GLOB[#column.path]      Parquet, one document per row, in one column
@@ -15,17 +15,18 @@ corpus/encoding.py cleans the documents and splits them into sentences.
 """
 
 import collections
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Sequence
 
+from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.document import Document
 from bert_jax.data.sources.embedded import Embedded
 from bert_jax.data.sources.hub_datasets import HubDataset
 from bert_jax.data.sources.json_lines import JsonLines
-from bert_jax.data.sources.kind import DatasetSource, FileSource
+from bert_jax.data.sources.kind import DatasetSource, Document, FileSource, InputFile
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.sources.plain import Files, Text
 from bert_jax.data.sources.tfds import TensorFlowDataset
@@ -62,6 +63,51 @@ def _hint(spec: str) -> str:
     return f"; for files, write text:{spec}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An item of config.data.sources and its files; see `kind.Found`."""
+
+    spec: str
+    files: tuple[InputFile, ...]
+    version: tuple[str, ...] = ()
+    commit: str | None = None
+
+    @property
+    def kind(self) -> DatasetSource | FileSource:
+        return parse(self.spec)
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Returns the estimated size of the text in bytes; None if it is unknown."""
+        if self.kind.is_download:
+            return None
+        return sum(file.text_bytes for file in self.files)
+
+    @property
+    def is_remote(self) -> bool:
+        paths = (file.path for file in self.files[:1])
+        return self.kind.is_download or any(map(storage.is_remote, paths))
+
+
+def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
+    """Finds the files of each source, see `SourceKind.find`."""
+    return tuple(Source(spec, *parse(spec).find(record)) for spec in specs)
+
+
+def total_bytes(found: tuple[Source, ...]) -> int | None:
+    """Returns the estimated size of all text in bytes; None if a size is unknown."""
+    sizes = [source.text_bytes for source in found]
+    return None if None in sizes else sum(filter(None, sizes))
+
+
+def no_text(source: Source) -> ConfigError:
+    """Returns the error for a source whose documents contain no text."""
+    paths = [file.path for file in source.files]
+    names = ", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
+    files = f": 0 documents in {len(paths)} file(s), {names}" if paths else ""
+    return ConfigError(f"config.data.sources: no text in {source.spec!r}{files}")
+
+
 def prepare(specs: Sequence[str]) -> None:
     """Downloads the datasets among the sources."""
     for kind in map(parse, specs):
@@ -70,32 +116,29 @@ def prepare(specs: Sequence[str]) -> None:
 
 
 def read(
-    source: str,
+    spec: str,
     data_config: DataConfig,
     counts: collections.Counter[str],
-    paths: Sequence[str] | None = None,
-    part: lines.Part = lines.WHOLE,
+    files: Sequence[tuple[str, lines.Part]] | None = None,
 ) -> Iterator[Document]:
-    """Yields the documents of one source, in a fixed order, empty ones included.
+    """Yields the documents of a source, in a fixed order, empty ones included.
 
     Memory stays bounded: documents over max_document_bytes and lines over
     max_line_bytes are yielded in parts, and a JSON line over
     `json_lines.JSON_OVERHEAD` * max_document_bytes is dropped.
 
     Args:
-      source: a spec, as in config.data.sources.
       data_config: its invalid_utf8, max_line_bytes and max_document_bytes are used.
       counts: "documents_cut", "documents_not_utf8", "documents_unwrapped",
         "json_lines_too_long", "lines_cut", "lines_repaired" and "files_skipped" are
-        incremented.
-      paths: the files of the source to read; None reads all of them.
-      part: the part of each file to read, from `FileSource.parts`.
+        incremented. `lines.ReadCounts` also collects the errors of lines and files.
+      files: the files to read and the parts of them; None reads all of the source.
 
     Raises:
       ConfigError: when the spec is malformed, when a file, field or dataset does not
         exist, or when a file is not in the format of the spec.
     """
-    for document in _read(parse(source), data_config, counts, paths, part):
+    for document in _read(parse(spec), data_config, counts, files):
         if data_config.invalid_utf8 == "skip":
             if not all(map(lines.is_utf8, document.lines)):
                 counts["documents_not_utf8"] += 1
@@ -107,13 +150,17 @@ def _read(
     kind: DatasetSource | FileSource,
     data_config: DataConfig,
     counts: collections.Counter[str],
-    paths: Sequence[str] | None,
-    part: lines.Part,
+    files: Sequence[tuple[str, lines.Part]] | None,
 ) -> Iterator[Document]:
     if isinstance(kind, DatasetSource):
         yield from kind.read(data_config, counts)
         return
-    if paths is None:
-        paths = [file.path for file in kind.find(None).files]
-    for path in paths:
-        yield from kind.read(path, part, data_config, counts)
+    if files is None:
+        files = [(file.path, file.part) for file in kind.find(None).files]
+    for path, part in files:
+        if isinstance(counts, lines.ReadCounts):
+            counts.start_file()
+        try:
+            yield from kind.read(path, part, data_config, counts)
+        except ConfigError as error:  # the rest of the file cannot be read
+            lines.reject(counts, error)

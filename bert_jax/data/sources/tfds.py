@@ -11,8 +11,13 @@ import numpy as np
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.document import Document, assemble
-from bert_jax.data.sources.kind import DatasetSource, Found, choose_text
+from bert_jax.data.sources.kind import (
+    DatasetSource,
+    Document,
+    Found,
+    assemble,
+    choose_text,
+)
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -42,7 +47,6 @@ class TensorFlowDataset(DatasetSource):
 
     def find(self, record: str | None) -> Found:
         """Returns no version: only one in the spec shows that a dataset has changed."""
-        del record
         return Found(())
 
     def prepare(self) -> None:
@@ -66,8 +70,7 @@ class TensorFlowDataset(DatasetSource):
                 yield from text.splitlines()
                 yield None
 
-        name = f"{self._name} {self._split}"
-        yield from assemble(stream(), name, data_config, counts)
+        yield from assemble(stream(), data_config, counts)
 
 
 def _text_features(features: Any, prefix: str = "") -> Iterator[str]:
@@ -80,10 +83,9 @@ def _text_features(features: Any, prefix: str = "") -> Iterator[str]:
 
 
 def name_and_split(argument: str) -> tuple[str, str]:
-    """Splits NAME[:VERSION][:SPLIT] into ("NAME[:VERSION]", "SPLIT").
+    """Splits NAME[:VERSION][:SPLIT] into ("NAME[:VERSION]", "SPLIT"), "" if missing.
 
-    A missing part is "". A split may be a slice that contains a colon, as in
-    glue/sst2:train[:10%].
+    A split may be a slice that contains a colon, as in glue/sst2:train[:10%].
     """
     match = _NAME_AND_SPLIT.match(argument)
     return (match["name"], match["split"] or "") if match else ("", "")

@@ -3,6 +3,7 @@
 import collections
 import re
 from collections.abc import Iterator
+from xml.sax import saxutils
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import json_lines, lines
@@ -28,7 +29,8 @@ class WikiExtractor(FileSource):
         else:
             source_lines = lines.plain_lines(path, data_config, counts)
             stream = _element_stream(source_lines, path, self.pattern)
-        yield from (line and _unescaped(line) for line in stream)
+        for line in stream:  # with the HTML entities that it writes by default
+            yield line and saxutils.unescape(line, {"&quot;": '"'})
 
 
 def _json_stream(
@@ -60,13 +62,3 @@ def _element_stream(source_lines: Iterator[str], path: str, pattern: str) -> Str
             f"{path} has no <doc ...> line, so it is not WikiExtractor output;"
             f" for plain text, write text:{pattern}"
         )
-
-
-def _unescaped(line: str) -> str:
-    """Replaces the HTML entities that WikiExtractor writes by default."""
-    if "&" not in line:
-        return line
-    # &amp; is replaced last, so that each entity is unescaped once.
-    for entity, character in (("lt", "<"), ("gt", ">"), ("quot", '"'), ("amp", "&")):
-        line = line.replace(f"&{entity};", character)
-    return line

@@ -31,20 +31,10 @@ MAX_CHARACTERS_SHARE = 3 / 4
 def choose(
     counts: collections.Counter[str], vocab_size: int, num_pieces: Callable[[str], int]
 ) -> list[str]:
-    """Selects the characters of a vocabulary.
+    """Selects the characters of a vocabulary from those of a text, most common first.
 
     They cover COVERAGE of the text and of each script in it, except for the rarest
     characters if the vocabulary has no room for them.
-
-    Args:
-      counts: number of occurrences of each character of the text, without white space.
-
-    Returns:
-      The selected characters, most common first.
-
-    Raises:
-      ConfigError: when the vocabulary has no room for the MIN_CHARACTERS most common
-        characters.
     """
     wanted = _wanted(counts, vocab_size)
     ends, needed = [], len(SPECIAL_TOKENS)
@@ -63,7 +53,6 @@ def choose(
 
 
 def by_count(counts: collections.Counter[str]) -> list[str]:
-    """Returns all characters, most common first."""
     return sorted(counts, key=lambda c: (-counts[c], c))
 
 

@@ -33,17 +33,11 @@ Encoder = Callable[[list[str]], list[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Located:
-    """Token ids of a text and their character offsets.
-
-    Attributes:
-      ids: int32[n].
-      starts: int32[n], the offset of the first character of each token.
-      ends: int32[n], the offset after the last character of each token.
-    """
+    """Token ids of a text and their character offsets, all int32[n]."""
 
     ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
+    starts: np.ndarray  # the offset of the first character of each token
+    ends: np.ndarray  # the offset after the last character of each token
 
 
 Locator = Callable[[str], Located]
@@ -67,10 +61,9 @@ class LocatingEncoder:
     ):
         """Initializes the encoder.
 
-        Args:
-          strings: matches the strings of a text that are tokenized separately. Their
-            ids, concatenated, are those of the text.
-          num_characters: int32, the number of characters that each piece represents.
+        `strings` matches the strings of a text that are tokenized separately. Their
+        ids, concatenated, are those of the text. num_characters is the number of
+        characters that each piece represents, int32[V].
         """
         self._encode, self._strings = encode, strings
         self._num_characters, self._unk = num_characters, unk
@@ -146,7 +139,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def content(self) -> bytes:
-        """Returns the content of the tokenizer's file."""
+        """Returns the content of the file."""
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the file atomically into a directory."""

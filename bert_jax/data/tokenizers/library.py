@@ -123,15 +123,9 @@ class LibraryTokenizer(base.Tokenizer):
 
 
 def read(serialized: str, path: str, lines: Sequence[str] = ()) -> LibraryTokenizer:
-    """Parses a tokenizer.json.
+    """Parses a tokenizer.json; `path` names its vocabulary in error messages.
 
-    Args:
-      path: the file that defines the vocabulary, for error messages.
-      lines: the tokens in id order, if a vocab.txt has them; it may repeat tokens.
-
-    Raises:
-      ConfigError: if the library cannot read it, a special token is missing, or its
-        rows are not [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    `lines` has the tokens in id order, which may repeat, if a vocab.txt has them.
     """
     tokenizer = parse(serialized, path)
     ids = tokenizer.get_vocab()
@@ -155,17 +149,11 @@ def read(serialized: str, path: str, lines: Sequence[str] = ()) -> LibraryTokeni
 
 
 def lowercases(tokenizer: tokenizers.Tokenizer) -> bool:
-    """Returns whether a tokenizer lower-cases text."""
     normalizer = tokenizer.normalizer
     return normalizer is not None and "a" in normalizer.normalize_str("A")
 
 
 def parse(serialized: str, path: str) -> tokenizers.Tokenizer:
-    """Parses a tokenizer.json; `path` names it in the error message.
-
-    Raises:
-      ConfigError: if the library cannot read it, or two tokens have the same id.
-    """
     with _raise_errors(path):
         tokenizer = tokenizers.Tokenizer.from_str(serialized)
     ids = tokenizer.get_vocab().values()
@@ -176,7 +164,6 @@ def parse(serialized: str, path: str) -> tokenizers.Tokenizer:
 
 @contextlib.contextmanager
 def _raise_errors(path: str) -> Iterator[None]:
-    """Raises errors of the library as CorruptError."""
     try:
         yield
     except BaseException as error:
@@ -210,10 +197,8 @@ def bert(
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer that transformers builds for a BERT's vocab.txt.
 
-    Args:
-      vocab: the tokens in id order; the last of a repeated token counts.
-      strip_accents: whether it removes accents; None: if it lower-cases text.
-      split_ideographs: whether each ideograph is a word.
+    The last of a repeated token counts. With strip_accents=None, it removes accents if
+    it lower-cases text.
     """
     ids = {token: i for i, token in enumerate(vocab)}
     tokenizer = tokenizers.Tokenizer(

@@ -111,7 +111,6 @@ class SentencePiece(base.Tokenizer):
 
 
 def _normalizer(spec: Any) -> tokenizers.normalizers.Normalizer:
-    """Returns the normalizer of the exported pipeline."""
     # WORD_MARK is added here and not in a pre-tokenizer, which would split at it.
     normalizers = tokenizers.normalizers
     steps = []
@@ -136,7 +135,6 @@ def _unigram(model: Any) -> tokenizers.models.Unigram:
 
 
 def _bpe(model: Any) -> tokenizers.models.BPE:
-    """Returns the exported BPE model."""
     # Pieces are merged in the order of their scores, from every pair that forms them.
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
     merges = []
@@ -158,14 +156,7 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
     """Parses a .model file.
 
     The unknown piece is renamed [UNK]; special tokens that the model lacks are appended
-    after its last id.
-
-    Args:
-      config: its kind and lowercase must be those of the model.
-
-    Raises:
-      ConfigError: when the file is not a SentencePiece model, is invalid, or has
-        another kind or lowercase than the config.
+    after its last id. The config must have the kind and lowercase of the model.
     """
     try:
         model = ModelProto.FromString(content)
@@ -232,11 +223,7 @@ def _problem(model: Any) -> str | None:
 
 
 def kind(content: bytes, path: str) -> TokenizerKind:
-    """Returns the config.tokenizer.kind of a .model file.
-
-    Raises:
-      ConfigError: when the file is not a unigram or BPE model.
-    """
+    """Returns the config.tokenizer.kind of a .model file."""
     try:
         found = _KINDS.get(ModelProto.FromString(content).trainer_spec.model_type)
     except DecodeError:
@@ -264,14 +251,8 @@ def _add_special_tokens(model: Any) -> None:
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePiece:
     """Trains a model of exactly config.vocab_size pieces, special tokens first.
 
-    Training is deterministic: the same text gives the same bytes.
-
-    Args:
-      documents: each a list of sentences, which are kept in memory.
-
-    Raises:
-      ConfigError: when the text is empty, or has too few distinct words or too many
-        distinct characters for config.vocab_size.
+    Training is deterministic: the same text gives the same bytes. The documents, each a
+    list of sentences, are kept in memory.
     """
     sample = list(documents)
     # NFKC normalization with normalized white space; "cf" also folds case.

@@ -29,12 +29,7 @@ MAX_LOST_SHARE = 0.01
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
     """Trains a tokenizer of config.vocab_size pieces.
 
-    Args:
-      documents: each a list of sentences, of `training_bytes` or less in total.
-      config: its kind, vocab_size and lowercase are used.
-
-    Raises:
-      ConfigError: when config.vocab_size is too large or too small for the text.
+    Each document is a list of sentences; together they have at most `training_bytes`.
     """
     return _trainer(config).train(documents, config)
 
@@ -45,12 +40,7 @@ def training_bytes(config: TokenizerConfig) -> int:
 
 
 def load(config: TokenizerConfig) -> Tokenizer:
-    """Loads config.vocab_file, a WordPiece vocab.txt or a SentencePiece .model file.
-
-    Raises:
-      ConfigError: when the file is missing, is not of config.kind, lacks a token that
-        BERT needs, or does not have config.vocab_size pieces.
-    """
+    """Loads config.vocab_file, a WordPiece vocab.txt or a SentencePiece .model file."""
     tokenizer = load_any_size(config)
     size = len(tokenizer.vocab)
     if size != config.vocab_size:
@@ -74,12 +64,7 @@ def load_any_size(config: TokenizerConfig) -> Tokenizer:
 
 
 def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
-    """Loads config.vocab_file as `load` does, and checks config.lowercase.
-
-    Raises:
-      ConfigError: as `load`; also when the model of the vocabulary or its pieces have
-        another case.
-    """
+    """Loads config.vocab_file, whose model and pieces must have config.lowercase."""
     tokenizer = load(config)
     path = config.vocab_file
     settings = os.path.join(os.path.dirname(path), "tokenizer_config.json")
@@ -98,7 +83,6 @@ def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
 
 
 def _check_pieces(tokenizer: WordPiece, path: str) -> None:
-    """Raises ConfigError if lower-casing would leave many pieces without use."""
     lost = tokenizer.pieces_lost_by_lowercase()
     if len(lost) <= MAX_LOST_SHARE * len(tokenizer.vocab):
         return
@@ -121,20 +105,14 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
 
 
 def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
-    """Parses the content of a tokenizer file; `path` names it in error messages.
-
-    Raises:
-      ConfigError: when the content is not of config.kind, or lacks a token that BERT
-        needs.
-    """
+    """Parses the content of a tokenizer file; `path` names it in error messages."""
     return _module(config).read(content, config, path)
 
 
 def path_in(directory: str, config: TokenizerConfig) -> str:
-    """Returns the path of the tokenizer file of config.kind in a directory."""
-    if config.kind == "wordpiece":
-        return os.path.join(directory, wordpiece.WordPiece.FILE)
-    return os.path.join(directory, sentencepiece.SentencePiece.FILE)
+    is_wordpiece = config.kind == "wordpiece"
+    kind = wordpiece.WordPiece if is_wordpiece else sentencepiece.SentencePiece
+    return os.path.join(directory, kind.FILE)
 
 
 def _module(config: TokenizerConfig) -> types.ModuleType:

@@ -18,9 +18,8 @@ from typing import Any
 from bert_jax import storage
 from bert_jax.config import DataConfig, ExperimentConfig
 from bert_jax.data.corpus import encoding, input_groups
-from bert_jax.data.sources import input_files, lines
-from bert_jax.data.sources.document import Document
-from bert_jax.data.sources.kind import DatasetSource, InputFile
+from bert_jax.data.sources import lines, sources
+from bert_jax.data.sources.kind import DatasetSource, Document, InputFile
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.monitoring import progress
 
@@ -33,29 +32,27 @@ PARQUET_EXCERPT_BYTES = 2**22
 
 @dataclasses.dataclass
 class Sampled:
-    """The amount of text sampled from a source.
-
-    Attributes:
-      documents: number of documents.
-      bytes: size of the text in UTF-8.
-      is_everything: True if the whole source was taken.
-    """
+    """The amount of text sampled from a source."""
 
     documents: int = 0
-    bytes: int = 0
-    is_everything: bool = True
+    bytes: int = 0  # in UTF-8
+    is_everything: bool = True  # whether the whole source was taken
 
 
 def train(
-    config: ExperimentConfig, found: tuple[input_files.Source, ...], directory: str
+    config: ExperimentConfig, found: tuple[sources.Source, ...], directory: str
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """Trains a tokenizer and stores it in a directory, unless an earlier call has.
 
-    Returns:
-      The tokenizer, and the amount of text that it was trained on, for the manifest.
+    Also returns the amount of text that it was trained on, for the manifest.
     """
     path = os.path.join(directory, "trained_on.json")
     if storage.exists(path):
+        print(
+            f"tokenizer: {directory} has the vocabulary of an interrupted call; remove"
+            " it to train another one",
+            flush=True,
+        )
         trained_on = json.loads(storage.read(path))
         return tokenizers.read(directory, config.tokenizer), trained_on
     max_bytes = tokenizers.training_bytes(config.tokenizer)
@@ -80,24 +77,17 @@ def train(
 
 def sample(
     data: DataConfig,
-    found: tuple[input_files.Source, ...],
+    found: tuple[sources.Source, ...],
     max_bytes: int,
     sampled: list[Sampled],
 ) -> Iterator[Document]:
     """Yields documents from all sources, at most max_bytes of text in total.
 
     Documents that do not fit are truncated. The sample is deterministic: it depends on
-    the text and max_bytes only.
+    the text and max_bytes only. A `Sampled` per source is appended to `sampled`.
 
-    Args:
-      data: as for `sources.read`.
-      max_bytes: maximum size of the text of all sources.
-      sampled: one `Sampled` per source is appended, in order, and updated.
-
-    Raises:
-      ConfigError: when a source contains no text, or when text cannot be read; the
-        message lists all such errors. If a source is not read completely, only the
-        starts of the files that are read are checked.
+    Raises ConfigError if a source contains no text, or for all text that cannot be
+    read. Of a source that is not read completely, only the starts of files are checked.
     """
     counts = lines.ReadCounts()
     sizes = (source.text_bytes or math.inf for source in found)
@@ -110,17 +100,18 @@ def sample(
             # Inside a file lines have other numbers; preparing reports them rightly.
             is_start = not files or files[0].part[0] == 0
             errors = counts if is_start else lines.ReadCounts()
-            documents = input_groups.read(source.spec, files, data, errors)
+            parts = [(file.path, file.part) for file in files]
+            documents = sources.read(source.spec, data, errors, parts)
             yield from _truncated(documents, min(num_bytes, left), of_source)
             if num_bytes >= left and not of_source.is_everything:
                 break  # the rest of the files need not be opened
         if not of_source.bytes and of_source.is_everything and not counts.num_bad:
-            raise input_files.no_text(source)
+            raise sources.no_text(source)
     input_groups.raise_bad([counts])
 
 
 def _parts(
-    source: input_files.Source, max_bytes: int
+    source: sources.Source, max_bytes: int
 ) -> Iterator[tuple[tuple[InputFile, ...], int]]:
     """Yields parts of files, ordered by path, and the maximum size of their text."""
     kind = source.kind

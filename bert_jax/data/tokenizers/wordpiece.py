@@ -77,11 +77,7 @@ class WordPiece(base.Tokenizer):
         return "".join(piece + "\n" for piece in self.vocab).encode()
 
     def pieces_of(self, tokens: Iterable[str]) -> list[np.ndarray]:
-        """Splits the tokens of another vocabulary into pieces of this one.
-
-        Args:
-          tokens: tokens of another vocabulary; "##x" continues a word.
-        """
+        """Splits tokens of another vocabulary into pieces; "##x" continues a word."""
         encode = _Encoder(self)
         unk = np.array([self.id(UNK)], np.int32)
 
@@ -97,10 +93,6 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
     """Parses a vocabulary file, one token per line in id order.
 
     Of a repeated token the last line counts; text never becomes a blank one.
-
-    Raises:
-      ConfigError: when the file is not UTF-8 or lacks a special token. `path` names the
-        file in the message.
     """
     vocab = tokens_in(content, path)
     base.check_special_tokens(vocab, path, SPECIAL_TOKENS)
@@ -111,9 +103,6 @@ def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
     """Returns the tokens of a vocab.txt in id order.
 
     A line ends at LF or CRLF only, because U+2028 and the like can be tokens.
-
-    Raises:
-      ConfigError: when the file is not UTF-8. `path` names the file in the message.
     """
     try:
         lines = content.decode("utf-8-sig").split("\n")

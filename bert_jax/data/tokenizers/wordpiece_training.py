@@ -30,13 +30,7 @@ def train(
 
     If the text is too small for that many pieces, the vocabulary is filled with
     [unused0], [unused1], ..., which the released vocabularies also have: spare rows for
-    tokens added later.
-
-    Args:
-      documents: each a list of sentences.
-
-    Raises:
-      ConfigError: when vocab_size has no room for the most common characters.
+    tokens added later. Each document is a list of sentences.
     """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     wordpiece.set_text_rules(tokenizer, config.lowercase)
@@ -67,7 +61,6 @@ def _long_word() -> re.Pattern[str]:
 def _pieces(
     tokenizer: tokenizers.Tokenizer, text: TextIO, vocab_size: int
 ) -> list[str]:
-    """Returns up to vocab_size pieces in id order."""
     counts = _count_characters(tokenizer, text)
     chosen = sorted(alphabet.choose(counts, vocab_size, lambda c: len(_pieces_of(c))))
     # Otherwise the library numbers the pieces ##a, ##b, ... in the order of a hash
@@ -103,7 +96,6 @@ def _count_characters(
 
 
 def _pieces_of(character: str) -> list[str]:
-    """Returns the pieces that cover a character at any position in a word."""
     return [character] if _is_word(character) else [character, f"##{character}"]
 
 

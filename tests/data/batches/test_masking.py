@@ -345,17 +345,6 @@ def test_each_pair_of_a_row_has_its_own_masks():
 # ---------------------------------------------------------------------------- keys
 
 
-def test_the_mask_of_a_key_does_not_depend_on_the_index_of_the_row():
-    ids, candidates = make_rows(64, 64)
-    keys = make_keys(64)
-    whole = mask(ids, candidates, 5, keys)
-    some = np.array([40, 3, 17, 3])
-    for all_rows, few_rows in zip(
-        whole, mask(ids[some], candidates[some], 5, keys[some]), strict=True
-    ):
-        np.testing.assert_array_equal(all_rows[some], few_rows)
-
-
 @pytest.mark.parametrize("word", [0, 1])
 def test_different_keys_different_masks(word):
     """The first word determines the positions, the second the replacements."""

@@ -246,21 +246,6 @@ def test_targets_of_parts_of_one_size_are_spread_evenly():
         )  # independent draws deviate by 36 / sqrt(30)
 
 
-@pytest.mark.parametrize("start, stop", [(0, 33), (2, 5), (17, 18)])
-def test_a_slice_of_documents_keeps_the_token_offsets(books, start, stop):
-    part = books.slice(start, stop)
-    first, last = books.sentence_offsets[[start, stop]]
-    np.testing.assert_array_equal(
-        np.diff(part.sentence_offsets), np.diff(books.sentence_offsets)[start:stop]
-    )
-    np.testing.assert_array_equal(
-        part.token_offsets, books.token_offsets[first : last + 1]
-    )
-    drawn = draw(part, 64)
-    assert drawn.a_start.min() >= books.token_offsets[first]
-    assert (drawn.b_start + drawn.b_length).max() <= books.token_offsets[last]
-
-
 # --------------------------------------------------------------------- invariants
 
 
@@ -436,16 +421,6 @@ def test_one_document():
     assert follows[drawn.is_random].mean() < 0.1
 
 
-def test_two_documents_of_one_sentence():
-    documents = pairs.Documents.from_lengths(np.array([4, 100]), np.array([1, 1]))
-    drawn = draw(documents, sequence_length=16, short_seq_prob=0.0)
-    assert drawn.is_random.tolist() == [True, True]
-    assert sentence_of(documents, drawn.a_start).tolist() == [0, 1]
-    assert sentence_of(documents, drawn.b_start).tolist() == [1, 0]
-    # The longer one is truncated to 13 - 4 tokens.
-    assert [drawn.a_length.tolist(), drawn.b_length.tolist()] == [[4, 9], [9, 4]]
-
-
 def test_ten_tries_to_find_another_document():
     """With two documents, all ten tries draw that of A with probability 2**-10."""
     random = pairs.CounterRandom(1)
@@ -453,31 +428,6 @@ def test_ten_tries_to_find_another_document():
     missed = (pairs._other_documents(own, 2, random) == own).sum()
     expected = len(own) / 2**10
     assert abs(missed - expected) < 5 * np.sqrt(expected)
-
-
-def test_random_documents_are_drawn_evenly():
-    own = np.repeat(np.arange(20), 2000)
-    other = pairs._other_documents(own, 20, pairs.CounterRandom(2))
-    table = np.zeros((20, 20))
-    np.add.at(table, (own, other), 1)
-    assert table.diagonal().sum() == 0
-    off_diagonal = table[~np.eye(20, dtype=bool)]
-    assert scipy.stats.chisquare(off_diagonal, ddof=19).pvalue > MIN_P
-
-
-def columns(drawn):
-    return np.stack(
-        [drawn.a_start, drawn.a_length, drawn.b_start, drawn.b_length, drawn.is_random]
-    )
-
-
-def test_the_key_determines_the_pairs():
-    documents = make_documents(200, seed=7)
-    first, second, other = (
-        draw(documents, key=key) for key in ((1, 2), (1, 2), (1, 3))
-    )
-    np.testing.assert_array_equal(columns(first), columns(second))
-    assert len(first) != len(other) or (columns(first) != columns(other)).mean() > 0.5
 
 
 # --------------------------------------------------------------------- truncation
@@ -543,15 +493,6 @@ def test_golden_values():
     tosses = np.array([0, 1, 10, 63, 64, 200])
     assert random.heads(tosses).tolist() == [0, 0, 4, 29, 30, 89]
     assert tosses.tolist() == [0, 1, 10, 63, 64, 200]
-
-
-def test_order_is_a_permutation():
-    orders = [pairs.CounterRandom(8, i).order(5) for i in range(3000)]
-    assert (np.sort(orders, axis=1) == np.arange(5)).all()
-    table = np.stack(
-        [np.bincount(column, minlength=5) for column in np.transpose(orders)]
-    )
-    assert scipy.stats.chisquare(table.ravel(), ddof=9).pvalue > MIN_P
 
 
 def test_each_number_of_spread_is_uniform_and_all_are_evenly_spaced():

@@ -12,22 +12,13 @@ import random
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import errors, phases
-from bert_jax.data.batches import (
-    masking,
-    pairs,
-    pipeline,
-    provenance,
-    step_rows,
-    visits,
-)
-from bert_jax.data.batches import streams as streams_lib
+from bert_jax import errors
+from bert_jax.data.batches import masking, pairs, pipeline, step_rows, visits
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
@@ -105,7 +96,7 @@ class Made:
 
     def streams(self, split="train", *, num_streams=None, seed=1, phase_index=0):
         config = self.with_streams(num_streams) if num_streams else self.config
-        return streams_lib.make_streams(self.corpus, config, split, seed, phase_index)
+        return visits.make_streams(self.corpus, config, split, seed, phase_index)
 
     def batches(
         self, count, first_step=0, *, num_streams=None, split="train", **options
@@ -144,12 +135,6 @@ def four_shards(tmp_path_factory):
 def short_sentences(tmp_path_factory):
     """A corpus of sentences of one token: chunks reach targets exactly."""
     return Made(tmp_path_factory.mktemp("short") / "made", 2, 1)
-
-
-@pytest.fixture(scope="module")
-def many_batches(four_shards):
-    """Twenty steps of four streams."""
-    return four_shards.batches(20)
 
 
 def draw_visit(made, stream, epoch, index, phase_index):
@@ -206,35 +191,6 @@ def differ(first, second):
 
 
 # -------------------------------------------------------------------------- rows
-
-
-def test_rows_are_well_formed(four_shards, many_batches):
-    rows, special = rows_of(many_batches), four_shards.special
-    ids = unmasked(rows)
-    length = rows["sequence_ids"].sum(1)
-    position = np.arange(LENGTH)
-    np.testing.assert_array_equal(
-        rows["sequence_ids"], (position < length[:, None]).astype(int)
-    )
-    assert (rows["position_ids"] == position).all()
-    assert (ids[:, 0] == special["[CLS]"]).all()
-    np.testing.assert_array_equal((ids == special["[SEP]"]).sum(1), 2)
-    first_sep = (ids == special["[SEP]"]).argmax(1)
-    last_sep = length - 1
-    assert (ids[np.arange(len(ids)), last_sep] == special["[SEP]"]).all()
-    assert (first_sep >= 2).all() and (last_sep >= first_sep + 2).all()
-    is_b = (position > first_sep[:, None]) & (position <= last_sep[:, None])
-    np.testing.assert_array_equal(rows["segment_ids"], is_b.astype(int))
-    is_pad = position > last_sep[:, None]
-    np.testing.assert_array_equal(ids == special["[PAD]"], is_pad)
-    np.testing.assert_array_equal(rows["input_ids"][is_pad], special["[PAD]"])
-    assert is_pad.any()
-    # All other tokens are text.
-    text = ~is_pad & (position != 0) & (ids != special["[SEP]"])
-    assert (four_shards.document_of[ids[text]] >= 0).all()
-    assert (rows["next_sentence_positions"] == 0).all()
-    assert (rows["next_sentence_weights"] == 1).all()
-    assert set(np.unique(rows["next_sentence_labels"])) == {0, 1}
 
 
 @pytest.mark.parametrize("phase_index", [0, 1])
@@ -311,7 +267,7 @@ def test_the_number_of_steps_made_at_once_does_not_change_batches(
 def test_visits_can_start_at_any_row():
     """`visits` from any row is a suffix of `visits` from the first row."""
     sizes = (3, 10, 1)
-    stream = streams_lib.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
+    stream = visits.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
 
     def rows(first_row, count):
         found = []
@@ -331,7 +287,7 @@ def test_visits_can_start_at_any_row():
 def test_shards_are_visited_in_another_order_each_epoch():
     shards, rows = tuple((i, None) for i in range(6)), (1,) * 6
     orders = [
-        tuple(streams_lib.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
+        tuple(visits.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
         for index in (0, 1)
         for epoch in range(10)
     ]
@@ -380,69 +336,6 @@ def sixteen_shards(tmp_path_factory):
         max_predictions=11,
         max_sequences_per_row=3,
     )
-
-
-def run_batches(made, first_step, host=0, num_hosts=1):
-    """Returns the batches of a host from a step to the end of the run."""
-    phase_index, first = phases.phase_of(made.config, first_step)
-    found = []
-    for index in range(phase_index, 2):
-        count = made.config.phases[index].num_steps - first
-        found += made.batches(
-            count, first, phase_index=index, host=host, num_hosts=num_hosts
-        )
-        first = 0
-    return found
-
-
-@pytest.fixture(scope="module")
-def two_hundred_steps(sixteen_shards):
-    return run_batches(sixteen_shards, 0)
-
-
-@pytest.mark.slow
-def test_two_hundred_steps_include_epochs_and_packed_rows(
-    sixteen_shards, two_hundred_steps
-):
-    """Checks the assumptions of the next test."""
-    assert len(two_hundred_steps) == 200
-    for index, batch_size in enumerate((16, 32)):
-        streams = sixteen_shards.streams(phase_index=index)
-        for stream in streams:
-            assert 100 * batch_size // 16 > sum(stream.rows) + batch_size // 16
-    packed = rows_of(two_hundred_steps[100:])["sequence_ids"].max(1)
-    assert set(packed) == {1, 2, 3}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_hosts", [1, 2, 4, 8, 16])
-def test_batches_do_not_depend_on_the_number_of_hosts(
-    sixteen_shards, two_hundred_steps, num_hosts
-):
-    """Starts at step 137, after an epoch; the single host started at step 0."""
-    parts = [
-        run_batches(sixteen_shards, 137, host, num_hosts) for host in range(num_hosts)
-    ]
-    together = [rows_of(batches) for batches in zip(*parts, strict=True)]
-    assert_equal(together, two_hundred_steps[137:])
-
-
-# ---------------------------------------------------------------------- provenance
-
-
-@pytest.mark.slow
-def test_origins_of_an_epoch_contain_each_row_once(four_shards):
-    made = four_shards
-    sizes = [sum(stream.rows) for stream in made.streams()]
-    seen = collections.Counter()
-    for step in range(math.ceil(max(sizes) / (BATCH // 4))):
-        for origin in provenance.origins(
-            made.corpus, made.config, split="train", seed=1, phase_index=0, step=step
-        ):
-            seen[origin.shard, origin.epoch, origin.row] += 1
-    assert set(seen.values()) == {1}
-    first = [key for key in seen if key[1] == 0]
-    assert len(first) == sum(sizes)
 
 
 # ------------------------------------------------------------- packed and single rows
@@ -497,10 +390,6 @@ def test_rows_of_one_segment(tmp_path):
     for row, n in zip(ids, length, strict=True):
         assert row[1 : n - 1].tolist() == list(range(row[1], row[1] + n - 2))
         assert made.document_of[row[1]] == made.document_of[row[n - 2]]
-    origins = provenance.origins(
-        made.corpus, made.config, split="train", seed=1, phase_index=0, step=0
-    )
-    assert all(b is None for origin in origins for _, b in origin.segments)
 
 
 def test_masks_follow_the_config(four_shards):
@@ -582,10 +471,6 @@ def test_words_of_ideographs_are_masked_whole(
             corpus, config, split="train", seed=1, phase_index=0, first_step=0
         )
         found[word_segmented] = rows_of([next(batches) for _ in range(10)])
-        (first, *_) = provenance.origins(
-            corpus, config, split="train", seed=1, phase_index=0, step=0
-        )
-        assert max(first.segments[0][0].beginning) < len(vocab)
     ids = unmasked(found[True])
     np.testing.assert_array_equal(ids, unmasked(found[False]))
     word_of = np.full(len(vocab), -1)
@@ -605,22 +490,6 @@ def test_words_of_ideographs_are_masked_whole(
         in_part = same_word & (is_masked[:, 1:] != is_masked[:, :-1])
         num_in_part[word_segmented] = np.count_nonzero(in_part)
     assert num_in_part[True] == 0 and num_in_part[False] > 100
-
-
-@pytest.mark.parametrize("num_streams", [1, 2, 4])
-def test_streams_cover_all_shards(four_shards, num_streams):
-    """Each shard belongs to one stream, and validation is one stream."""
-    config = four_shards.config
-    for split, expected in (("train", num_streams), ("validation", 1)):
-        streams = four_shards.streams(split, num_streams=num_streams)
-        assert [stream.index for stream in streams] == list(range(expected))
-        covered = [shard for stream in streams for shard in stream.shards]
-        shards = four_shards.corpus.shards[split]
-        rows = four_shards.corpus.rows_per_epoch(split, config.data, config.phases[0])
-        assert sorted(covered, key=lambda shard: shard[0]) == list(enumerate(shards))
-        assert len({len(stream.shards) for stream in streams}) == 1
-        for stream in streams:
-            assert stream.rows == tuple(rows[number] for number, _ in stream.shards)
 
 
 def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
@@ -830,40 +699,6 @@ def test_a_shard_that_becomes_corrupt_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(errors.ConfigError, match=shard.file):
         made.batches(1)
-
-
-def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch, capfd):
-    """Visits and batches that have not started are cancelled, without a message."""
-    drawn, may_go_on = [], threading.Event()
-
-    def slow_visit(*args):
-        drawn.append(args)
-        may_go_on.wait(60)
-        return visit(*args)
-
-    visit = visits.draw
-    monkeypatch.setattr(visits, "draw", slow_visit)
-    iterator = pipeline.batches(
-        four_shards.corpus,
-        four_shards.config,
-        split="train",
-        seed=1,
-        phase_index=0,
-        first_step=0,
-    )
-    waiting = threading.Thread(target=next, args=(iterator,))
-    waiting.start()
-    while len(drawn) < 2:
-        time.sleep(0.001)
-    may_go_on.set()
-    waiting.join()
-    num_before = len(drawn)
-    may_go_on.clear()
-    iterator.close()
-    may_go_on.set()
-    time.sleep(0.2)
-    assert len(drawn) <= num_before + 2  # those that were begun
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_thread_of_a_closed_iterator_ends(four_shards):

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.batches import pipeline, provenance
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build, streamed
 from tests.corpora import make_config, make_documents
 from tests.data.corpus.test_streamed import two_processes, write_jsonl  # noqa: F401
@@ -92,15 +92,6 @@ def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):
     monkeypatch.setattr(streamed, "BYTES_PER_WORKER", 2**22)
     for step in STEPS:
         assert_equal(batches(config, step, 3, corpus=corpus), batches(config, step, 3))
-
-
-def test_origins_are_in_the_streamed_shards(config):
-    corpus = build.find_corpus(config)
-    options = {"seed": 1, "phase_index": 0, "step": 1000}
-    origins = provenance.origins(corpus, config, split="train", **options)
-    places = pipeline.places(corpus, config, **options)
-    assert {origin.shard for origin in origins} == {place[0] for place in places}
-    assert {origin.shard for origin in origins} <= corpus.stream.index.units.keys()
 
 
 @pytest.mark.slow

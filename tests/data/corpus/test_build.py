@@ -17,22 +17,20 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax import storage
-from bert_jax.data.batches import streams
+from bert_jax.data.batches import visits
 from bert_jax.data.corpus import (
     build,
     corpus,
-    key_ranges,
     segments,
     sorted_runs,
 )
-from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests import fake_hub
 from tests.conftest import slow
 from tests.corpora import (
-    WORDS,
     all_text,
     changed,
     files,
@@ -99,53 +97,10 @@ def test_any_number_of_workers_makes_the_same_files(
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
-@pytest.mark.slow
-def test_any_order_of_the_documents_makes_the_same_files(source):
-    config, documents = source
-    found = made(trains(config)), made(elsewhere(config, "given"))
-    write_source(config, random.Random(1).sample(documents, len(documents)))
-    assert made(elsewhere(trains(config), "b")) == found[0]
-    assert made(elsewhere(config, "given_b")) == found[1]
-
-
 def shards_of(config):
     """Prepares a corpus; returns its shards, because the manifest names the sources."""
     found = made(config, 1).items()
     return {name: data for name, data in found if name.startswith(("train", "valid"))}
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
-def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, end):
-    """Byte order marks, line ends and control characters do not change the shards."""
-    config, documents = source
-    write_source(config, documents)
-    text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
-    (tmp_path / "text.txt").write_text(text)
-    tidy = shards_of(elsewhere(config, "tidy"))
-    untidy = "\ufeff" + text.replace("w1", "w\x001\x07").replace("\n", end)
-    (tmp_path / "text.txt").write_bytes(untidy.encode())
-    assert shards_of(elsewhere(config, "untidy")) == tidy
-    found = all_text(corpus.read(elsewhere(config, "untidy")))
-    assert {word for d in found for s in d for word in s.split()} == set(WORDS)
-
-
-def test_source_weights_determine_the_number_of_copies(tmp_path):
-    specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
-    config = make_config(
-        tmp_path, sources=specs, source_weights=(0.5, 2.0), validation_fraction=0.1
-    )
-    parts = make_documents(600, seed=1, max_sentences=3), make_documents(200, seed=2)
-    parts = [[["w0", *document] for document in part] for part in parts]
-    for number, part in enumerate(parts):
-        write_source(config, part, number)
-    build.prepare(config)
-    found = corpus.read(config)
-    kept = all_text(found)
-    held_out = len(kept) - sum(s.num_documents for s in found.shards["train"])
-    assert 50 < held_out < 120  # a tenth of 800, sd 8.5
-    for part, weight in zip(parts, (0.5, 2.0), strict=True):
-        own = [document for document in kept if document in part]
-        assert abs(len(own) / len(part) - (0.1 + 0.9 * weight)) < 0.15
 
 
 def test_a_corpus_in_a_bucket(source, tmp_path):
@@ -182,26 +137,12 @@ def test_preparing_an_existing_corpus_does_nothing(source, capsys):
     assert "already prepared" in capsys.readouterr().out
 
 
-def test_an_input_file_is_statted_once(source, monkeypatch):
-    """This includes the training of a vocabulary."""
-    config, _ = source
-    path, stated, stat = config.data.sources[0].removeprefix("text:"), [], os.stat
-
-    def noted(found, *args, **kwargs):
-        stated.append(found)
-        return stat(found, *args, **kwargs)
-
-    monkeypatch.setattr(os, "stat", noted)
-    build.prepare(config, 1)
-    assert stated.count(path) == 1
-
-
 def test_is_small(source, monkeypatch):
-    found = input_files.find(source[0].data.sources)
+    found = sources.find(source[0].data.sources)
     assert build.is_small(found)
     monkeypatch.setattr(build, "SMALL_BYTES", 100)
     assert not build.is_small(found)
-    assert not build.is_small(input_files.find(("tfds:any#text",)))
+    assert not build.is_small(sources.find(("tfds:any#text",)))
 
 
 # ------------------------------------------------------------- killed and resumed
@@ -659,11 +600,11 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     config, documents = source
     one = places(build.prepare(elsewhere(config, "one"), 1))
-    monkeypatch.setattr(key_ranges, "VALIDATION_BYTES", 300)
+    monkeypatch.setattr(segments, "VALIDATION_BYTES", 300)
     found = build.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
-    (stream,) = streams.make_streams(found, config, "validation", 0, 0)
+    (stream,) = visits.make_streams(found, config, "validation", 0, 0)
     assert [shard for _, shard in stream.shards] == list(shards)
     several = places(found)
     assert several.keys() == one.keys()
@@ -683,27 +624,9 @@ def test_runs_grow_with_the_text(source, monkeypatch):
         )
         assert files(elsewhere(config, f"{max_runs}").data.corpus_dir) == made(config)
     assert sizes[0] > 4 >= sizes[1] > 2 >= sizes[2]
-    monkeypatch.setattr(input_files, "total_bytes", lambda found: None)
+    monkeypatch.setattr(sources, "total_bytes", lambda found: None)
     names = encoded_batches(monkeypatch, elsewhere(config, "unknown"))
     assert 1 < len(names) < sizes[0]  # several processes share a small dataset
-
-
-@pytest.mark.slow
-def test_work_in_two_scratch_directories_is_not_mixed(source, tmp_path, monkeypatch):
-    """The shards of the second call replace those of the first, which resumes."""
-    config, documents = source
-    expected = made(elsewhere(config, "straight"))
-    first, second = str(tmp_path / "first"), str(tmp_path / "second")
-
-    stat = os.stat(tmp_path / "text.txt")
-    interrupted(monkeypatch, config, first)
-    write_source(config, documents[:100])
-    interrupted(monkeypatch, config, second)
-    write_source(config, documents)
-    os.utime(tmp_path / "text.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    build.prepare(config, 1, first)
-    assert files(config.data.corpus_dir) == expected
-    assert os.listdir(first) == []
 
 
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):
@@ -729,17 +652,7 @@ def test_work_of_another_version_of_unicode_is_not_reused(source, monkeypatch):
     assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
 
 
-def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others(
-    source, tmp_path, monkeypatch
-):
-    config = trains(source[0])
-    monkeypatch.setattr(build, "SMALL_BYTES", 0)
-    with open(tmp_path / "text.txt", "ab") as file:
-        file.write(b"\n\nw1 \xff\nw1 \xfe\n")
-    fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
-
-
-def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
+def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     five_files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(build, "SMALL_BYTES", 0)
@@ -753,21 +666,7 @@ def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
         raise AssertionError("a vocabulary was trained")
 
     monkeypatch.setattr(tokenizers, "train", trained)
-    # The old and the new file are a third of the text of both versions.
-    monkeypatch.setattr(build, "MAX_CHANGED_SHARE", 0.34)
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
-
-
-@pytest.mark.slow
-def test_runs_are_kept_if_a_retrained_vocabulary_is_equal(
-    five_files, tmp_path, monkeypatch
-):
-    config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
-    check_fails(config, "num_shards=200 leaves")
-    config = changed(config, "data", num_shards=2)
-    counts = num_batches(monkeypatch, config)
-    os.utime(tmp_path / "2.txt", ns=(0, 1))
-    check_resumes(config, monkeypatch, counts[2])
 
 
 def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -130,21 +131,15 @@ def test_an_edited_manifest_is_distinguished_from_another_format(written):
     assert not isinstance(info.value, CorruptError)
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"{", b"[]", b"{}", b"3", b"\xff\xfe", {"splits": []}]
-)
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b"3", b"\xff\xfe"])
 def test_what_is_no_manifest(written, content):
     config, _, found = written
-    path = os.path.join(found.directory, "manifest.json")
-    if isinstance(content, dict):
-        rewrite_manifest(found, **content)
+    path = pathlib.Path(found.directory, "manifest.json")
+    path.unlink()
+    if content is None:
+        path.mkdir()
     else:
-        os.remove(path)
-        os.mkdir(path)
-    if isinstance(content, bytes):
-        os.rmdir(path)
-        with open(path, "wb") as file:
-            file.write(content)
+        path.write_bytes(content)
     with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
         corpus.read(config)
 
@@ -155,26 +150,6 @@ def rewrite_column(found, name, change):
         splits = json.load(file)["splits"]
     splits["train"][name] = change(splits["train"][name])
     rewrite_manifest(found, splits=splits)
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("file", lambda names: [3, *names[1:]]),
-        ("file", lambda names: [names]),
-        ("num_tokens", lambda counts: [str(count) for count in counts]),
-        ("num_tokens", lambda counts: [True for count in counts]),
-        ("sha256", lambda digests: digests[:1]),
-        ("sha256", lambda digests: 3),
-        ("rows", lambda rows: {"masked_lm_only": rows["masked_lm_only"]}),
-        ("rows", lambda rows: []),
-    ],
-)
-def test_a_column_of_another_shape_or_type(written, name, change):
-    config, _, found = written
-    rewrite_column(found, name, change)
-    with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
-        corpus.read(config)
 
 
 # -------------------------------------------------------------- corrupt files

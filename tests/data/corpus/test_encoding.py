@@ -7,8 +7,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, key_ranges, marks
-from bert_jax.data.sources.document import Document
+from bert_jax.data.corpus import encoding, segments, shard_file
+from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
 from tests.conftest import make_config as model_config
 from tests.corpora import changed, make_config, make_documents, raw, shard_of
@@ -67,7 +67,7 @@ def test_the_source_weight_is_the_mean_number_of_copies(weighted, weight):
 
 def is_held_out(entries):
     """The held-out share of `weighted` is 0.2."""
-    return any(key_ranges.number(entry.key) < 0.2 * 2**64 for entry in entries)
+    return any(segments.number(entry.key) < 0.2 * 2**64 for entry in entries)
 
 
 def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
@@ -90,7 +90,7 @@ def test_a_larger_weight_only_adds_copies(weighted):
 
 def test_copies_are_distinct_and_spread_over_all_shards(weighted):
     config = weighted(4.0)
-    ranges = key_ranges.ranges(config.data, 1)
+    ranges = segments.key_ranges(config.data, 1)
     encoded, _ = encode(config, make_documents(600))
     train = [entries for entries in encoded if not is_held_out(entries)]
     keys = {entry.key for entries in train for entry in entries}
@@ -169,7 +169,7 @@ def test_ideographs_that_continue_a_word_are_marked(tmp_path, num_spare, dtype):
     for [entry], [expected] in zip(marked, unmarked, strict=True):
         assert entry.key == expected.key
         assert entry.sentence_lengths == expected.sentence_lengths
-        ids, continues = marks.split(np.frombuffer(entry.token_ids, dtype))
+        ids, continues = shard_file.split_marks(np.frombuffer(entry.token_ids, dtype))
         assert ids.tolist() == np.frombuffer(expected.token_ids, np.uint16).tolist()
         texts.append(
             "".join(
@@ -193,7 +193,7 @@ def clean(*lines, is_split=False, max_line_bytes=2**20):
     """Returns the sentences and the counts."""
     data = model_config(data__max_line_bytes=max_line_bytes).data
     counts = collections.Counter()
-    document = Document(lines, is_split, "a.txt, document 1")
+    document = Document(lines, is_split)
     return encoding.clean_sentences(document, data, counts), dict(counts)
 
 

@@ -1,12 +1,18 @@
-"""Tests of bert_jax.data.corpus.index: interrupted, repeated, with bad lines."""
+"""Tests of bert_jax.data.corpus.index: its units, interruptions and bad lines."""
 
+import collections
 import gzip
+import json
 import re
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax.data.corpus import build, index
+from bert_jax.data.sources import lines, sources
 from bert_jax.errors import ConfigError
+from tests.conftest import make_config as model_config
 from tests.corpora import changed, files, make_config, make_documents
 from tests.data.corpus.test_streamed import fails, make, write_jsonl
 
@@ -128,9 +134,9 @@ def test_bad_lines_are_reported_together_and_only_their_shards_are_repeated(
     good = {}
     for name in ("1.jsonl", "2.jsonl"):
         good[name] = (tmp_path / name).read_text()
-        lines = good[name].splitlines(keepends=True)
-        lines[30] = lines[30].replace('"text"', '"tent"')
-        (tmp_path / name).write_text("".join(lines))
+        bad = good[name].splitlines(keepends=True)
+        bad[30] = bad[30].replace('"text"', '"tent"')
+        (tmp_path / name).write_text("".join(bad))
     fails(
         config, "2 lines", "1.jsonl:", "2.jsonl:", "no field 'text'", "resume", do=make
     )
@@ -152,3 +158,107 @@ def test_errors_name_the_key(config, tmp_path):
     fails(changed(config, "data", sources=more), "no text in", "a.txt", do=make)
     more = (*config.data.sources, "embedded:")
     fails(changed(config, "data", sources=more), "stream=True needs files", do=make)
+
+
+# ------------------------------------------------------------------------- units
+
+TEXTS = [f"Text {i} is first.\nThere is more of it." * (i % 9) for i in range(300)]
+
+
+@pytest.fixture
+def formats(tmp_path):
+    """Writes the texts in four formats."""
+    content = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in TEXTS)
+    (tmp_path / "a.jsonl").write_text(content)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "c.txt").write_text("\n\n".join(TEXTS))
+    table = pyarrow.table({"id": [1] * len(TEXTS), "a": [{"text": t} for t in TEXTS]})
+    (tmp_path / "dataset").mkdir()
+    for path in ("d.parquet", "dataset/train.parquet"):
+        parquet.write_table(table, tmp_path / path, row_group_size=10)
+    return tmp_path
+
+
+def plan(specs, num_shards=1):
+    return index.plan_units(sources.find(specs), num_shards)
+
+
+def read(spec, planned=None):
+    data, counts = model_config().data, collections.Counter()
+    if planned is None:
+        return [found.lines for found in sources.read(spec, data, counts)]
+    return [
+        found.lines
+        for unit in planned
+        for found in sources.read(spec, data, counts, [unit[1:]])
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, counts",
+    [
+        ("jsonl:{}/*.jsonl#text", (16, 80)),
+        ("jsonl:{}/*.gz#text", (1, 1)),
+        ("text:{}/*.txt", (1, 1)),
+        ("parquet:{}/*.parquet#a.text", (5, 20)),
+        ("hf:{}/dataset#a.text", (5, 20)),
+    ],
+)
+def test_units_are_the_whole_source(formats, name, counts):
+    spec = name.format(formats)
+    for num_shards, at_least in zip((1, 5), counts, strict=True):
+        planned = plan((spec,), num_shards)
+        assert len(planned) >= at_least
+        assert read(spec, planned) == read(spec) != []
+
+
+def test_a_large_file_has_units_of_the_maximum_size(formats, monkeypatch):
+    monkeypatch.setattr(index, "MAX_BYTES", 1000)
+    path = formats / "a.jsonl"
+    planned = plan((f"jsonl:{path}#text",))
+    assert len(planned) == round(path.stat().st_size / 1000)
+    groups = plan((f"parquet:{formats}/d.parquet#a.text",))
+    sizes = parquet.ParquetFile(formats / "d.parquet").metadata
+    for unit in groups:
+        size = sum(
+            sizes.row_group(i).column(1).total_uncompressed_size
+            for i in range(*unit.part)
+        )
+        assert size <= 1000 or unit.part[1] - unit.part[0] == 1
+
+
+@pytest.mark.parametrize(
+    "column, damage, message",
+    [("b", 0, "has no column 'b' of text"), ("a.text", 9, "corrupt or not Par")],
+)
+def test_a_parquet_file_that_cannot_be_read(formats, column, damage, message):
+    path = formats / "d.parquet"
+    path.write_bytes(path.read_bytes()[: -damage or None])
+    with pytest.raises(ConfigError, match=message):
+        plan((f"parquet:{path}#{column}",))
+
+
+def test_errors_of_a_row_group_name_the_row_of_the_file(formats):
+    path = formats / "bad.parquet"
+    values = pyarrow.array([b"a"] * 25 + [b"\xff"], pyarrow.binary())
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 26, values.buffers())
+    parquet.write_table(pyarrow.table({"text": text}), path, row_group_size=10)
+    spec = f"parquet:{path}#text"
+    with pytest.raises(ConfigError, match=r"bad.parquet:26 is not UTF-8"):
+        read(spec, [index.Unit(0, str(path), (2, 3))])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_file_that_is_not_utf8_is_skipped_as_a_whole(formats, encoding, monkeypatch):
+    monkeypatch.setattr(index, "MAX_BYTES", 1000)
+    text = (formats / "a.jsonl").read_text()
+    (formats / "other.jsonl").write_text(text, encoding=encoding)
+    data = model_config(data__invalid_utf8="skip").data
+    counts = lines.ReadCounts()
+    spec = f"jsonl:{formats}/*.jsonl#text"
+    planned = plan((spec,))
+    assert len(planned) > 10
+    for unit in planned:
+        found = sources.read(spec, data, counts, [unit[1:]])
+        assert bool(list(found)) == (unit.path == f"{formats}/a.jsonl")
+    assert counts == {"files_skipped": 1} and not counts.num_bad

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.data.corpus import input_groups
-from bert_jax.data.sources import input_files, lines, sources
+from bert_jax.data.sources import lines, sources
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 
@@ -26,14 +26,14 @@ def config(tmp_path):
 
 
 def plan(config, max_bytes=100):
-    found = input_files.find(config.data.sources)
+    found = sources.find(config.data.sources)
     return input_groups.plan(found, config.data, max_bytes)
 
 
 def test_small_files_share_a_group(config):
     groups = plan(config)
     files = [file for group in groups for file in group.files]
-    assert files == list(input_files.find(config.data.sources)[0].files)
+    assert files == list(sources.find(config.data.sources)[0].files)
     assert [file.path[-9:] for file in groups[-1].files] == ["large.txt"]
     assert 8 < len(groups) < 20 and len({group.name for group in groups}) == len(groups)
     assert sum(group.text_bytes for group in groups) == 31 * 40 + 360
@@ -109,12 +109,17 @@ def test_a_large_parquet_file_is_divided_by_row_groups(parquet_config, tmp_path)
     assert found == [document.lines for document in read] and len(found) == 105
 
 
+def read(group, config, counts):
+    files = [(file.path, file.part) for file in group.files]
+    return sources.read(group.spec, config.data, counts, files)
+
+
 def read_all(groups, config):
     """Reads all groups; raises one error for all of them."""
     found, all_counts = [], []
     for group in groups:
         all_counts.append(lines.ReadCounts())
-        found += input_groups.read(group.spec, group.files, config.data, all_counts[-1])
+        found += read(group, config, all_counts[-1])
     input_groups.raise_bad(all_counts)
     return found
 
@@ -156,7 +161,7 @@ def test_bad_lines_of_json_are_collected(config, tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join([good, *bad, good]))
     config = changed(config, "data", sources=(f"jsonl:{tmp_path}/a.jsonl#text",))
     (group,), counts = plan(config), lines.ReadCounts()
-    documents = input_groups.read(group.spec, group.files, config.data, counts)
+    documents = read(group, config, counts)
     assert [d.lines for d in documents if d.lines] == [("w1",), ("w1",)]
     counts = pickle.loads(pickle.dumps(counts))  # workers return them
     assert counts.num_bad == 4

@@ -43,9 +43,7 @@ def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
 
 def columns_of(shards):
     """Returns rows as read from a manifest."""
-    return row_counts.from_columns(
-        row_counts.to_columns(shards), "next_sentence", len(shards)
-    )
+    return row_counts.from_columns(row_counts.to_columns(shards), "next_sentence")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_expected_rows_are_the_mean_of_passes(
     data, phase = phase_of(length, short_seq_prob, per_row, next_sentence)
     columns = row_counts.to_columns([counts])
     (rows,) = row_counts.expected_rows(
-        row_counts.from_columns(columns, row_counts.objective(data), 1), data, phase
+        row_counts.from_columns(columns, row_counts.objective(data)), data, phase
     )
     draw = pairs.draw_pairs if next_sentence else pairs.draw_segments
     passes = []
@@ -128,7 +126,7 @@ def test_a_power_law_is_followed_between_and_beyond_the_lengths(length, short_se
 def test_documents_shorter_than_rows_give_one_row_each_beyond_the_lengths():
     documents = make_documents([200] * 50)
     columns = row_counts.to_columns([row_counts.count(documents)])
-    rows = row_counts.from_columns(columns, "masked_lm_only", 1)
+    rows = row_counts.from_columns(columns, "masked_lm_only")
     for length in (512, 8192, 20_000):
         assert row_counts.expected_rows(rows, *phase_of(length, 0.0)) == [50]
 
@@ -152,21 +150,3 @@ def test_columns_of_several_shards():
     assert together == alone and len(set(alone)) == 2
     assert columns_of([]).shape == (11, 5, 2, 0)
     assert row_counts.expected_rows(columns_of([]), *phase_of()) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda column: column.update({"2": [[1, 2], [3]]}),
-        lambda column: column.update({"2": [[1, 2], [3, "4"]]}),
-        lambda column: column.update({"2": [[1, 2], [3, 4.5]]}),
-        lambda column: column.update({"2": [[1, 2], [3, 10**30]]}),
-        lambda column: column.update({"2": None}),
-        lambda column: column.pop("4"),
-    ],
-)
-def test_columns_of_another_shape_or_type_are_an_error(mixed, change):
-    columns = row_counts.to_columns([mixed[1]] * 2)
-    change(columns["next_sentence"]["64"])
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        row_counts.from_columns(columns, "next_sentence", 2)

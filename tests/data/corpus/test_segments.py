@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import segments
-from bert_jax.data.corpus.encoding import Entry
+from bert_jax.data.corpus.segments import Entry
+from tests.corpora import make_config, shard_of
 
 UINT16 = np.dtype(np.uint16)
 
@@ -74,3 +75,50 @@ def test_blocks_hold_all_documents_in_order(num_tokens):
     sizes = segment.records["num_tokens"]
     for block in blocks[:-1]:
         assert sizes[block].sum() >= num_tokens > sizes[block[:-1]].sum()
+
+
+# ------------------------------------------------------------------- key ranges
+
+
+def keys(count):
+    rng = random.Random(count)
+    return [rng.randbytes(16) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    "fraction, num_validation, num_shards", [(0.2, 1, 4), (0.3, 3, 1), (0.0, 0, 5)]
+)
+def test_ranges_split_the_keys_evenly(tmp_path, fraction, num_validation, num_shards):
+    data = make_config(
+        tmp_path, validation_fraction=fraction, num_shards=num_shards, num_streams=1
+    ).data
+    ranges = segments.key_ranges(data, num_validation)
+    counts = np.bincount([shard_of(ranges, key) for key in keys(6000)])
+    assert len(counts) == len(ranges.files) == num_validation + num_shards
+    held_out, train = np.split(counts, [num_validation])
+    assert held_out.sum() == pytest.approx(6000 * fraction, abs=150)  # sd 36
+    for part in filter(len, (held_out, train)):
+        assert abs(part - part.mean()).max() < 150
+
+
+def test_keys_below_the_share_are_held_out(tmp_path):
+    """The number of shards must not affect which documents are held out."""
+    for num_shards, num_validation in ((2, 1), (9, 4)):
+        data = make_config(tmp_path, num_shards=num_shards, num_streams=1).data
+        ranges = segments.key_ranges(data, num_validation)
+        for key in keys(1000):
+            file = ranges.files[shard_of(ranges, key)]
+            held_out = int.from_bytes(key[:8], "big") < 0.2 * 2**64
+            assert file.startswith("validation" if held_out else "train")
+
+
+@pytest.mark.parametrize(
+    "fraction, num_tokens, expected",
+    [(0.0, 10**12, 0), (0.2, 100, 1), (0.002, 134 * 10**9, 4), (0.002, 10**12, 30)],
+)
+def test_the_number_of_validation_shards_depends_on_their_size(
+    tmp_path, fraction, num_tokens, expected
+):
+    data = make_config(tmp_path, validation_fraction=fraction).data
+    dtype = np.dtype(np.uint16)
+    assert segments.num_validation_shards(data, num_tokens, dtype) == expected

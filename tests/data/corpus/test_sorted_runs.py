@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, key_ranges, segments, sorted_runs
+from bert_jax.data.corpus import encoding, segments, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
 from tests.corpora import make_config, make_documents, raw, shard_of
 from tests.data.corpus.test_segments import to_entries
@@ -85,7 +85,7 @@ def test_the_header_has_the_counts_of_the_documents(run):
 
 def test_a_piece_holds_the_documents_of_a_key_range(run):
     config, entries, found = run
-    ranges = key_ranges.ranges(config.data, 2)
+    ranges = segments.key_ranges(config.data, 2)
     by_shard = collections.defaultdict(list)
     for entry in entries:
         by_shard[shard_of(ranges, entry.key)].append(entry)
@@ -108,7 +108,7 @@ def test_further_copies_are_counted_by_range(tmp_path):
         for entry in encoder(raw(document), 0, collections.Counter())
     ]
     segment = segments.from_entries(entries, np.dtype(np.uint16))
-    ranges = key_ranges.ranges(config.data, 1)
+    ranges = segments.key_ranges(config.data, 1)
     totals = np.diff(sorted_runs.positions(segment.records, ranges.inner_edges), axis=0)
     copies = collections.Counter(shard_of(ranges, e.key) for e in entries if e.copy)
     assert totals[:, 3].tolist() == [0, copies[1], copies[2]]

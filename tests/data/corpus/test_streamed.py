@@ -243,12 +243,6 @@ def test_an_index_is_not_a_corpus(source):
     fails(config, "config.data.stream=False", "an index", "config.data.stream=True")
 
 
-def test_the_units_of_a_shard_are_from_many_places(source):
-    first, second = corpus.read(source).stream.index.units.values()
-    assert len(first) + len(second) > 10
-    assert min(first) < max(second) and min(second) < max(first)
-
-
 # ------------------------------------------------------------------------------- Hub
 
 
@@ -281,16 +275,3 @@ def test_the_hub_is_read_at_the_indexed_commit(hub, tmp_path):
         x.num_tokens for x in found.shards["train"]
     )
     assert hub.requests
-
-
-def test_files_of_a_dataset_on_disk_are_checked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "data/name/data/en/train.parquet"
-    path.parent.mkdir(parents=True)
-    (content,) = dataset().values()
-    path.write_bytes(content)
-    config = make_config(tmp_path, sources=("hf:data/name/en",), stream=True)
-    make(config)
-    build.find_corpus(config)
-    path.write_bytes(content + b"x")
-    fails(config, "train.parquet was changed")

@@ -48,15 +48,6 @@ def counts_of(**counts):
     return dict.fromkeys(names, 0) | counts
 
 
-def test_manifest_counts(written):
-    _, documents, found = written
-    shards = [shard for shards in found.shards.values() for shard in shards]
-    sentences = [sentence for document in documents for sentence in document]
-    assert sum(shard.num_documents for shard in shards) == len(documents)
-    assert sum(shard.num_sentences for shard in shards) == len(sentences)
-    assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
-
-
 def test_the_manifest_has_one_line_per_setting_and_column(written):
     config, _, _ = written
     with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
@@ -160,11 +151,6 @@ def test_repeated_documents_are_kept_once_and_counted(tmp_path, written):
         read=180, repeated=120, of_one_sentence=3 * num_single
     )
     assert document_counts(once) == counts_of(read=60, of_one_sentence=num_single)
-
-
-def test_no_validation_split(tmp_path):
-    found = write(make_config(tmp_path, validation_fraction=0.0), make_documents(20))
-    assert found.shards["validation"] == ()
 
 
 def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):

@@ -1,13 +1,16 @@
-"""Tests of bert_jax.data.sources.plain: files that are not plain text are refused."""
+"""Tests of bert_jax.data.sources.plain: documents of files, and refused files."""
 
 import collections
 import gzip
+import textwrap
 
 import pytest
 
-from bert_jax.data.sources import sources
+from bert_jax.data.sources import plain, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
+from tests.data.sources import test_sources
+from tests.data.sources.test_sources import ONE_DOCUMENT_EACH, write
 
 KINDS = pytest.mark.parametrize("kind", ["text", "files"])
 
@@ -58,3 +61,80 @@ def test_text_with_a_few_brackets_is_plain(tmp_path, kind, text):
     path = tmp_path / "a.md"
     path.write_text(f"\n\n{text}\nTwo.")
     assert read(f"{kind}:{path}") == [(*text.split("\n"), "Two.")]
+
+
+# ------------------------------------------------------------------- documents
+
+TWO = "A sentence stands here. Another one follows it."
+MARKDOWN = """# First
+
+One is first. Two is next.
+
+Three.
+
+## Second
+Four. Five.
+"""
+# Section headings do not end a document and are not part of its text.
+WIKITEXT = """ = First =
+
+ One is first . Two is next .
+
+ = = A section = =
+
+ = = = Deeper = = =
+
+ Three .
+ = Q =
+ Four . Five .
+"""
+# A line of two sentences stays whole if nine in ten lines hold one sentence.
+LINES = [f"Line {i}" for i in range(18)] + ["Two here. In a line."]
+
+
+@pytest.mark.parametrize(
+    "text, documents",
+    [
+        (MARKDOWN, ONE_DOCUMENT_EACH),
+        (
+            WIKITEXT,
+            [["One is first .", "Two is next .", "Three ."], ["Four .", "Five ."]],
+        ),
+        ("Zero.\n# One\nFirst. Second.", [["Zero."], ["First.", "Second."]]),
+        (
+            "One is first.\nTwo is next.\nThree.\n\n\nFour.\n Five.  \n",
+            ONE_DOCUMENT_EACH,
+        ),
+        ("\n".join(LINES), [LINES]),
+        # The blank lines do not make every paragraph a document.
+        (
+            "One is first. Two is next.\n\nThree.\n\nFour. Five.\n",
+            [sum(ONE_DOCUMENT_EACH, [])],
+        ),
+        ("One is first. Two is next.\nThree.\n\nFour. Five.\n", ONE_DOCUMENT_EACH),
+    ],
+    ids=[
+        *("markdown", "wikitext", "text before a heading", "sentence per line"),
+        *("two sentences in a line", "paragraphs between blank lines", "running text"),
+    ],
+)
+def test_layout_determines_the_ends_of_documents(tmp_path, text, documents):
+    assert test_sources.read("text", write(tmp_path / "a.txt", text)) == documents
+
+
+@pytest.mark.parametrize("line", ["#hashtag", "a = b", "= = =", "== x ==", "####### x"])
+def test_lines_that_resemble_headings_are_text(tmp_path, line):
+    found = test_sources.read("text", write(tmp_path / "a.txt", f"{line}\n\nText."))
+    assert sum(map(len, found)) == 2
+
+
+def test_one_document_replaces_headings_and_ornaments_by_blank_lines():
+    lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part"]
+    assert list(plain.one_document(iter(lines))) == ["", TWO, "", TWO, ""]
+
+
+def test_a_wrapped_file_is_one_document():
+    text = " ".join("tide" * (1 + i * 7 % 3) for i in range(200))
+    lines = [*textwrap.wrap(text, 72), "", *textwrap.wrap(text, 72)]
+    stream, is_split = plain.documents_of(iter(lines))
+    assert list(stream) == lines and not is_split

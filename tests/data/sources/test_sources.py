@@ -10,12 +10,11 @@ import textwrap
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus import encoding as encoding_lib
-from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, lines, sources, units
-from bert_jax.data.sources.kind import FileSource
+from bert_jax.data.corpus import index
+from bert_jax.data.sources import kind as kind_lib
+from bert_jax.data.sources import lines, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -149,9 +148,6 @@ Three.
     write(tmp_path / "a.md", book)
     write(tmp_path / "b.md", "Four. Five.")
     assert read("files", tmp_path / "*.md") == ONE_DOCUMENT_EACH
-    first, second = raw(f"files:{tmp_path}/*.md")
-    assert first.origin == f"{tmp_path}/a.md, document 1"
-    assert not first.is_split
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
@@ -245,19 +241,15 @@ print(before, peak(), num_bytes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", ["line", "gzip", "document", "short lines", "one word", "jsonl"]
-)
+@pytest.mark.parametrize("case", ["gzip", "document", "one word", "jsonl"])
 def test_memory_is_bounded_by_the_limits_not_by_the_input(tmp_path, case):
     """Reading 100 MB in one line, document or word takes under 300 MB of memory."""
-    size = (20 if case == "short lines" else 100) * 2**20
+    size = 100 * 2**20
     path = tmp_path / "a.txt"
     sentence = b"A sentence of some words, neither long nor short. "
     unit = {
-        "line": sentence,
         "gzip": sentence,
         "document": sentence[:-1] + b"\n",
-        "short lines": b"ab\n",
         "one word": "\u4e00\U0001f600".encode() * 8,
         "jsonl": b'{"text": "%s"}\n' % (sentence * 2000),
     }[case]
@@ -423,113 +415,6 @@ def test_wikiextractor_rejects_plain_text(tmp_path):
         read("wikiextractor", path)
 
 
-# ------------------------------------------------------------------------ tfds
-
-
-class TinyBertTexts(tfds.core.GeneratorBasedBuilder):
-    """A dataset of 20 texts, found by tfds.builder("tiny_bert_texts")."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        features = {
-            "body": tfds.features.Text(),
-            "n": tfds.features.Scalar(np.int64),
-            "page": {"html": tfds.features.Text()},
-        }
-        return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(features)
-        )
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples()}
-
-    def _generate_examples(self):
-        for i in range(20):
-            body = f"Text {i} begins. It goes on.\nCaf\u00e9."
-            yield i, {"body": body, "n": i, "page": {"html": f"Page {i}."}}
-
-
-@pytest.fixture
-def tfds_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_tfds(tfds_directory):
-    found = read("tfds", "tiny_bert_texts", "#body")
-    expected = [[f"Text {i} begins.", "It goes on.", "Caf\u00e9."] for i in range(20)]
-    assert sorted(found) == sorted(expected)
-    assert (tfds_directory / "tiny_bert_texts" / "1.0.0").is_dir()
-    # The prepared dataset is read again, in the same order.
-    assert read("tfds", "tiny_bert_texts", "#body") == found
-
-
-def test_tfds_split_version_and_field_path(tfds_directory):
-    everything = read("tfds", "tiny_bert_texts:1.0.0", "#page.html")
-    assert sorted(everything) == sorted([f"Page {i}."] for i in range(20))
-    part = read("tfds", "tiny_bert_texts:train[:10%]", "#page.html")
-    assert part == everything[:2]
-    part = read("tfds", "tiny_bert_texts:1.0.0:train[18:]", "#page.html")
-    assert part == everything[18:]
-
-
-class TinyBertText(TinyBertTexts):
-    """A dataset with a field "text" and another text field."""
-
-    def _info(self):
-        features = {"other": tfds.features.Text(), "text": tfds.features.Text()}
-        return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(features)
-        )
-
-    def _generate_examples(self):
-        yield 0, {"other": "Other.", "text": b"Caf\xe9 one. Two."}
-
-
-def test_tfds_field_text_is_the_default(tfds_directory):
-    assert read("tfds", "tiny_bert_text:train", invalid_utf8="replace") == [
-        ["Caf\ufffd one.", "Two."]
-    ]
-    with pytest.raises(ConfigError, match="tiny_bert_text train:1 is not UTF-8"):
-        read("tfds", "tiny_bert_text")
-
-
-@pytest.mark.parametrize(
-    "spec, message",
-    [
-        ("tiny_bert_texts", "no single column of text; .* body, page.html"),
-        (
-            "tiny_bert_texts#text",
-            "tiny_bert_texts has no column 'text' of text; .* body",
-        ),
-        ("tiny_bert_texts#n", "has no column 'n' of text; .* #column: body, page.html"),
-        ("tiny_bert_texts:test#body", "no split 'test'; use one of train, .*10%"),
-        ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; use one of train"),
-        ("tiny_bert_texts:7.0.0#body", "has no 'tiny_bert_texts:7.0.0': "),
-        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts'; choose"),
-        ("#text", "write tfds:NAME"),
-    ],
-)
-def test_tfds_errors(tfds_directory, spec, message):
-    with pytest.raises(ConfigError, match=message):
-        read("tfds", spec)
-
-
-class TinyBertBroken(TinyBertTexts):
-    def _generate_examples(self):
-        raise ConnectionError("the network is down")
-        yield
-
-
-def test_tfds_that_cannot_be_prepared(tfds_directory):
-    words = (
-        "cannot prepare 'tiny_bert_broken': the network is down; without a network, use"
-    )
-    with pytest.raises(ConfigError, match=words):
-        read("tfds", "tiny_bert_broken#body")
-
-
 # -------------------------------------------------------------------- embedded
 
 
@@ -550,17 +435,79 @@ def test_no_text_names_the_files(tmp_path, kind, content):
     assert not any(document.lines for document in raw(spec))
     names = f"{tmp_path}/a, {tmp_path}/b, {tmp_path}/c, ..."
     expected = f"no text in {spec!r}: 0 documents in 4 file(s), {names}"
-    (found,) = input_files.find((spec,))
+    (found,) = sources.find((spec,))
     for name in "abcd":  # what was found is named, even if it is gone
         (tmp_path / name).unlink()
-    assert str(input_files.no_text(found)).endswith(expected)
+    assert str(sources.no_text(found)).endswith(expected)
 
 
 def test_num_bytes_of_a_document_is_its_size_in_utf8():
-    document = document_lib.Document(
-        ("\u4f60\u597d", "w1"), is_split=True, origin="here"
-    )
+    document = kind_lib.Document(("\u4f60\u597d", "w1"), is_split=True)
     assert document.num_bytes == 6 + 1 + 2 + 1
+
+
+# ------------------------------------------------------------------------- finding
+
+GLOB_KINDS = ["text", "files", "jsonl", "parquet", "wikiextractor"]
+
+
+@pytest.mark.parametrize("kind", GLOB_KINDS)
+def test_no_file_matches(tmp_path, kind):
+    with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
+        sources.find((f"{kind}:{tmp_path}/none*#text",))
+
+
+@pytest.mark.parametrize("kind", GLOB_KINDS)
+def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
+    with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
+        sources.find((f"{kind}:{tmp_path}" + "#text" * sources.KINDS[kind].has_field,))
+
+
+def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):
+    path = write(tmp_path / "a.txt", "One.")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    (found,) = sources.find((f"text:{tmp_path}/*",))
+    assert [file.path for file in found.files] == [str(path)]
+
+
+@pytest.mark.parametrize("end", ["", "#"])
+def test_json_lines_need_a_field(tmp_path, end):
+    path = write(tmp_path / "x", "{}")
+    with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
+        sources.find((f"jsonl:{path}{end}",))
+
+
+def test_embedded_and_tfds_sources_have_no_files(tmp_path):
+    path = write(tmp_path / "x.txt", "One.")
+    specs = ("embedded:", f"text:{path}", f"jsonl:{path}#a", "tfds:any#text")
+    found = sources.find(specs)
+    assert [len(source.files) for source in found] == [0, 1, 1, 0]
+    assert found[0].version and not found[3].version
+
+
+def test_only_json_lines_and_parquet_have_a_field_in_their_pattern(tmp_path):
+    """In the pattern of any other kind, # is part of the file name."""
+    path = write(tmp_path / "c#.txt", "One.\nTwo.")
+    (found,) = sources.find((f"text:{path}",))
+    assert found.text_bytes == 9 and found.kind.format == "text"
+    (found,) = sources.find((f"jsonl:{tmp_path}/c*.txt#a.b",))
+    assert found.kind.format == "jsonl#a.b"
+    (found,) = sources.find((f"parquet:{tmp_path}/c*.txt#a.b",))
+    assert found.kind.format == "parquet#a.b"
+
+
+def test_total_bytes_of_sources(tmp_path):
+    def total(*specs):
+        return sources.total_bytes(sources.find(specs))
+
+    for name, size in (("a.txt", 10), ("b.txt", 5)):
+        write(tmp_path / name, "x" * size)
+    text, jsonl = f"text:{tmp_path}/*.txt", f"jsonl:{tmp_path}/a.txt#text"
+    assert total(text, "embedded:", jsonl) == 25
+    (tmp_path / "a.txt.gz").write_bytes(b"x" * 10)
+    assert total(f"files:{tmp_path}/*.gz") == 30
+    assert total(text, "tfds:any#text") is None
 
 
 # ------------------------------------------------------------------- specs and kinds
@@ -575,7 +522,7 @@ def test_the_error_for_a_malformed_spec_lists_all_kinds(spec):
         sources.parse(spec)
 
 
-class Reversed(FileSource):
+class Reversed(kind_lib.FileSource):
     """Text that is read from its end."""
 
     name = "reversed"
@@ -583,21 +530,21 @@ class Reversed(FileSource):
 
     def read(self, path, part, data_config, counts):
         found = list(lines.plain_lines(path, data_config, counts))
-        yield from document_lib.assemble(iter(found[::-1]), path, data_config, counts)
+        yield from kind_lib.assemble(iter(found[::-1]), data_config, counts)
 
 
 def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
     spec = f"reversed:{tmp_path}/*.txt"
     with pytest.raises(ConfigError, match="a source is one of"):
-        input_files.find((spec,))
+        sources.find((spec,))
     monkeypatch.setitem(sources.KINDS, "reversed", Reversed)
     (tmp_path / "a.txt").write_text("One.\nTwo.")
     (document,) = raw(spec)
     assert document.lines == ("Two.", "One.")
-    found = input_files.find((spec,))
-    assert input_files.total_bytes(found) == 9 and not found[0].is_remote
-    units.check((spec,))
-    assert units.plan(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
+    found = sources.find((spec,))
+    assert sources.total_bytes(found) == 9 and not found[0].is_remote
+    index.check((spec,))
+    assert index.plan_units(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
     with pytest.raises(ConfigError, match=", reversed:GLOB$"):
         sources.parse("x:y")
 

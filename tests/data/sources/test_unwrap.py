@@ -208,7 +208,7 @@ def test_lines_that_are_not_wrapped_are_kept(lines):
     assert not counts
 
 
-@pytest.mark.parametrize("num_lines", [2, 3, 4])
+@pytest.mark.parametrize("num_lines", [3, 4])
 def test_a_few_lines_of_one_width_are_joined(num_lines):
     lines = textwrap.wrap(PROSE[0], 72)[:num_lines]
     found, counts = joined(lines)

@@ -24,8 +24,7 @@ HARD = [
 
 @pytest.fixture(scope="module")
 def documents():
-    found = itertools.islice(embedded.documents(), 40)
-    return [sentences for _, sentences in found]
+    return list(itertools.islice(embedded.documents(), 40))
 
 
 @pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)

@@ -254,16 +254,6 @@ def test_a_size_that_does_not_fit_the_text(kind, size, message):
         sentencepiece_lib.train([["ab cd ef gh, ij."], ["kl mn op"]], config)
 
 
-def test_characters_are_covered_by_script():
-    """The trainer alone would cover a share of the text, which is mostly Latin."""
-    text = chinese(20_000)
-    latin = [" ".join(document) for document in documents()] * 40
-    config = make_config("sentencepiece_bpe", vocab_size=4000)
-    model = sentencepiece_lib.train([latin, text], config)
-    ids = np.concatenate(model.encoder()(text))
-    assert np.mean(ids == model.id("[UNK]")) < 0.001
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_characters_than_there_is_room_for(kind):
     text = chinese(50_000)

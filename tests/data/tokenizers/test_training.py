@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files
+from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import tokenizers, training, wordpiece_training
 from bert_jax.data.tokenizers.training import Sampled
 from bert_jax.errors import ConfigError
@@ -34,7 +34,7 @@ def sample(tmp_path):
     def sample(max_bytes, *specs):
         data = {"max_line_bytes": 2**14, "max_document_bytes": 2**16}
         config = changed(make_config(tmp_path), "data", sources=specs, **data)
-        inputs = input_files.find(config.data.sources)
+        inputs = sources.find(config.data.sources)
         found, lines = [], [[] for _ in specs]
         for document in training.sample(config.data, inputs, max_bytes, found):
             lines[len(found) - 1] += document.lines
@@ -125,13 +125,13 @@ def test_no_file_is_opened_after_the_share_of_a_source(tmp_path, sample, monkeyp
     """The sizes of compressed files are estimated, here as less than a third."""
     for i in range(10):
         write(tmp_path / f"{i}.txt.gz", numbered(1000), gzip.compress)
-    read, paths = training.input_groups.read, []
+    read, paths = sources.read, []
 
-    def noted(spec, files, *args):
-        paths.extend(file.path for file in files)
-        return read(spec, files, *args)
+    def noted(spec, data, counts, files):
+        paths.extend(path for path, _ in files)
+        return read(spec, data, counts, files)
 
-    monkeypatch.setattr(training.input_groups, "read", noted)
+    monkeypatch.setattr(sources, "read", noted)
     _, (sampled,) = sample(101 * KB, f"text:{tmp_path}/*.gz")
     assert len(paths) == 6 and not sampled.is_everything
     assert 100 * KB < sampled.bytes <= 101 * KB
@@ -201,7 +201,7 @@ def two_sources(tmp_path):
 
 
 def train(config, directory):
-    found = input_files.find(config.data.sources)
+    found = sources.find(config.data.sources)
     directory.mkdir(exist_ok=True)
     return training.train(config, found, str(directory))
 

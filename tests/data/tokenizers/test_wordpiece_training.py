@@ -113,12 +113,6 @@ def test_ideographs_are_covered_and_never_inside_words():
     )
 
 
-def test_kana_and_hangul_have_pieces_for_any_position_in_a_word():
-    vocab = train([["\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4"] * 3], 100, False)
-    for character in "\u3072\u3089\u304c\u306a\ud55c\uad6d\uc5b4":
-        assert {character, f"##{character}"} <= set(vocab)
-
-
 def test_room_that_longer_pieces_do_not_need_goes_to_characters():
     text = chinese(100_000)
     vocab = train([text], 2000)
