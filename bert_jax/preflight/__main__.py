@@ -23,13 +23,13 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
-from bert_jax.loading import completion
+from bert_jax.loading import start as start_lib
 from bert_jax.preflight import check, checks
 from bert_jax.preflight import report as report_lib
 
 
 def main() -> None:
-    config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
+    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
             raise ConfigError(
