@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import inference
-from bert_jax.probes import blimp
+from bert_jax import inference, probes
 
 CHANCE = 50.0
 
@@ -33,12 +32,12 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=128)
     parser.add_argument("--compute_dtype", default="float32")
     args = parser.parse_args()
-    pairs = blimp.read(args.data, args.limit, "--data")
+    pairs = probes.read_blimp(args.data, "--data", args.limit)
     model = inference.load_masked_lm(
         args.model, batch_size=args.batch_size, compute_dtype=args.compute_dtype
     )
     begin = time.monotonic()
-    correct_N = blimp.are_correct(pairs, lambda texts: model.score(texts).values)
+    correct_N = probes.are_correct(pairs, lambda texts: model.score(texts).values)
     seconds = time.monotonic() - begin
     rows.print_row(
         "blimp",

@@ -18,8 +18,7 @@ import transformers
 
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import RecipeConfig
-from bert_jax.finetuning.data.datasets import Split
-from bert_jax.finetuning.setup import Setup
+from bert_jax.finetuning.setup import Setup, Split
 from bert_jax.interop import huggingface_write
 from bert_jax.model import parameters
 

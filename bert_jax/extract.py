@@ -24,7 +24,6 @@ In Python: `bert_jax.inference.load(DIR).features(texts)`.
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,9 @@ from absl import flags
 
 from bert_jax import cli, inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import quantization, text_input
-from bert_jax.inference.encoder import TextEncoder, TokenFeatures
-from bert_jax.inference.model import DTYPES, WEIGHTS, Parts
+from bert_jax.inference import lines, quantization
+from bert_jax.inference.encoder import TokenFeatures
+from bert_jax.inference.model import Parts
 from bert_jax.monitoring.progress import Progress
 
 FORMATS = (".jsonl", ".npz")
@@ -63,7 +62,7 @@ def write_json(
 ) -> None:
     """Writes one JSON object per text."""
     for text, features in zip(texts, found, strict=True):
-        row: dict[str, Any] = {"text": text_input.SEPARATOR.join(text)}
+        row: dict[str, Any] = {"text": lines.SEPARATOR.join(text)}
         if isinstance(features, TokenFeatures):
             row["tokens"] = [vocab[i] for i in features.ids]
             row["starts"] = features.starts.tolist()
@@ -89,59 +88,31 @@ def as_arrays(found: list[Any]) -> dict[str, Any]:
     }
 
 
-def open_model(path: str) -> tuple[TextEncoder, Callable[..., Any]]:
-    """Loads the model; returns it and its `features`.
-
-    With --weights=int8, the function is a QuantizationCheck.
-    """
-    chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
-    model = inference.load(
-        path,
-        max_length=_MAX_LENGTH.value,
-        batch_size=_BATCH_SIZE.value,
-        compute_dtype=_COMPUTE_DTYPE.value,
-        lowercase=_LOWERCASE.value,
-    )
-    exact = functools.partial(model.features, **chosen)
-    if _WEIGHTS.value == "float32":
-        return model, exact
-    small = model.quantized()
-    print(quantization.memory_summary(model, small))
-    found = functools.partial(small.features, **chosen)
-    difference = quantization.features_difference
-    return small, quantization.QuantizationCheck(found, exact, difference)
-
-
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
     if Path(output).suffix not in FORMATS:
         formats = " or ".join(FORMATS)
         raise ConfigError(f"--output={output} must end in {formats}")
     file = cli.output_file("output", output, source)
-    model, compute = open_model(path)
-    cli.print_notes(model.notes)
-    begin, num_texts = time.monotonic(), 0
-    max_parts = 1 if _POOLING.value == "words" else 2
-    progress = Progress("extracting", None, "texts")
-    with writing(file, model.tokenizer.vocab) as write, progress:
-        for texts in text_input.batches(source, max_parts):
-            write(texts, compute(texts, on_batch=progress.add))
-            num_texts += len(texts)
-    secs = time.monotonic() - begin
-    if isinstance(compute, quantization.QuantizationCheck):
-        print(f"int8 weights: {compute.summary}")
-        secs -= compute.secs
-    truncated = model.num_truncated and f", {model.num_truncated:,} of them truncated"
-    print(
-        f"{num_texts:,} texts{truncated or ''}, {model.num_tokens:,} tokens in"
-        f" {secs:.1f} s: {model.num_tokens / secs:,.0f} tokens/s, compilation included;"
-        f" written to {output}"
+    chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
+    model, compute = quantization.with_weights(
+        inference.load(path, **lines.options("lowercase")),
+        flags.FLAGS["weights"].value,
+        lambda model: functools.partial(model.features, **chosen),
+        quantization.features_difference,
     )
+    cli.print_notes(model.notes)
+    max_parts = 1 if _POOLING.value == "words" else 2
+    with (
+        writing(file, model.tokenizer.vocab) as write,
+        Progress("extracting", None, "texts") as progress,
+    ):
+        num_texts, secs = lines.process(source, max_parts, compute, write, progress)
+    lines.print_summary(model, num_texts, secs, output)
 
 
 if __name__ == "__main__":
-    cli.define_path("model", "directory of a trained model")
-    cli.define_path("input", "file with one text per line; - for stdin")
+    lines.define_flags(32, has_weights=True, has_lowercase=True)
     cli.define_path("output", "file to write: .npz or .jsonl")
     _LAYERS = flags.DEFINE_enum(
         "layers", "last", list(inference.LAYERS), "layers, and how to combine them"
@@ -152,18 +123,4 @@ if __name__ == "__main__":
         inference.POOLING,
         "one vector per token (none), per word (words), or per text (mean, or [CLS])",
     )
-    help_ = "maximum tokens of a text; default: the model's"
-    _MAX_LENGTH = flags.DEFINE_integer("max_length", None, help_)
-    _BATCH_SIZE = flags.DEFINE_integer(
-        "batch_size", 32, "texts per step, over all devices", lower_bound=1
-    )
-    _COMPUTE_DTYPE = flags.DEFINE_enum(
-        "compute_dtype", "float32", DTYPES, "bfloat16: faster on TPUs and GPUs"
-    )
-    help_ = "int8: a quarter of the memory; reports the difference for the first texts"
-    _WEIGHTS = flags.DEFINE_enum("weights", "float32", WEIGHTS, help_)
-    help_ = (
-        "whether the model was trained on lower-cased text, if it does not record it"
-    )
-    _LOWERCASE = flags.DEFINE_bool("lowercase", None, help_)
     cli.run(main, __doc__)

@@ -19,8 +19,7 @@ from bert_jax import cli
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as config_lib
-from bert_jax.finetuning import metrics, results, sweep
-from bert_jax.finetuning.config import RecipeConfig
+from bert_jax.finetuning import metrics, sweep
 from bert_jax.finetuning.setup import Start
 from bert_jax.loading import source
 from bert_jax.monitoring import trackers
@@ -40,30 +39,6 @@ def seeds_of(values: Sequence[str]) -> list[int]:
     return seeds
 
 
-def learning_rates_of(recipe: RecipeConfig, is_sweep: bool) -> tuple[float, ...]:
-    """Returns the learning rates to run."""
-    rates = recipe.learning_rates if is_sweep else (recipe.learning_rate,)
-    if not rates:
-        raise ConfigError(
-            "config.recipe.learning_rates is empty; --sweep needs at least one"
-        )
-    return rates
-
-
-def check_distinct(learning_rates: Sequence[float], seeds: Sequence[int]) -> None:
-    """Raises ConfigError if two runs have the same directory."""
-    names = [
-        results.directory_of("", rate, seed).rpartition("/")[2]
-        for rate in learning_rates
-        for seed in seeds
-    ]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            "--seeds and config.recipe.learning_rates contain a run twice"
-            f" ({max(names, key=names.count)}); give each once"
-        )
-
-
 def main() -> None:
     metrics.check_installed()
     config = config_lib.from_config_dict(cli.load_values(_CONFIG))
@@ -72,14 +47,14 @@ def main() -> None:
     workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value
     workdir = cli.local_directory("workdir", workdir)
     seeds = seeds_of(_SEEDS.value)
-    learning_rates = learning_rates_of(config.recipe, _SWEEP.value)
-    check_distinct(learning_rates, seeds)
+    recipe = config.recipe
+    rates = recipe.learning_rates if _SWEEP.value else (recipe.learning_rate,)
     model = source.pinned(model, "--model")
     start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value, cli.given_keys())
     multihost.join(config)
     preemption.exit_on_signals()
     multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
-    sweep.sweep(config, start, workdir, learning_rates, seeds)
+    sweep.sweep(config, start, workdir, rates, seeds)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Files on the Hugging Face Hub, and the errors of its library in one line.
+"""Models on the Hugging Face Hub: finds, downloads and pushes them.
 
-A URL is hf://datasets/OWNER/NAME@COMMIT/PATH. The library finds the token itself: in
+The errors of its library become one line. A URL of a data file is
+hf://datasets/OWNER/NAME@COMMIT/PATH. The library finds the token itself: in
 HF_TOKEN, or where `hf auth login` stores it. bert_jax neither reads nor stores it.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,8 @@ _MODEL = re.compile(
     r"(https://huggingface\.co/|hf://)?"
     r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?"
 )
+_REPOSITORY = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<branch>[\w.-]+))?")
+_DEFAULT_BRANCH = "main"
 # The files of a model that are read. Others may be many gigabytes of other formats.
 _MODEL_FILES = (
     *("config.json", "model.safetensors", "model-*-of-*.safetensors"),
@@ -33,13 +38,9 @@ _MODEL_FILES = (
 
 @contextlib.contextmanager
 def raise_errors(what: str) -> Iterator[None]:
-    """Converts the errors of huggingface_hub.
-
-    Args:
-      what: repository or URL, for messages.
+    """Converts the errors of huggingface_hub to ConfigError, for `what` a user gave.
 
     Raises:
-      ConfigError: for an error of the user, such as a name or a missing permission.
       ConnectionError: when the Hub does not answer, or answers that it cannot now.
     """
     import httpx2  # of huggingface_hub
@@ -95,9 +96,6 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).split("\n", 1)[0]
 
 
-# --------------------------------------------------------------------------- models
-
-
 def is_model(path: str) -> bool:
     """Returns whether a path may be the name of a model, OWNER/NAME[@REVISION] or NAME.
 
@@ -111,14 +109,6 @@ def model(path: str, given_as: str) -> Path:
     """Returns the directory of a model in the cache of huggingface_hub.
 
     Downloads the files that are not there. The name of the directory is the commit.
-
-    Args:
-      path: NAME or OWNER/NAME, with @REVISION for another revision than main.
-      given_as: the flag or key that has the path, for error messages.
-
-    Raises:
-      ConfigError: if there is no such model, or it is neither in the cache nor can be
-        downloaded.
     """
     name, revision = _name_and_revision(path)
     what = f"{given_as}={path} (no directory here, so a model on the Hugging Face Hub)"
@@ -177,3 +167,106 @@ def _snapshot(name: str, revision: str | None) -> Path:
         except errors.CachedRepoTreeNotFoundError:  # it was not downloaded by this
             raise ConnectionError("only a part of it is") from None
     return Path(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Where an export is uploaded."""
+
+    repository: str  # USER/NAME or ORGANIZATION/NAME; created if it does not exist
+    branch: str  # the branch that gets a commit; created if it does not exist
+    # whether a new repository is private; None is the Hub's default, as in
+    # `push_to_hub` of transformers: public, unless an organization has another
+    private: bool | None
+
+    def tag(self, step: int) -> str:
+        """Returns the tag of a step; an existing one is moved.
+
+        It has the name of the branch, unless that is main, because tags belong to the
+        repository.
+        """
+        prefix = "" if self.branch == _DEFAULT_BRANCH else f"{self.branch}-"
+        return f"{prefix}step-{step}"
+
+    @property
+    def visibility(self) -> str:
+        if self.private is None:
+            return "public, or as your organization's default is"
+        return "private" if self.private else "public"
+
+
+def target(argument: str, private: bool | None) -> Target:
+    """Returns the target for USER/NAME[@BRANCH]."""
+    match = _REPOSITORY.fullmatch(argument)
+    if match is None:
+        raise ConfigError(
+            f"--push_to_hub={argument} is not the name of a repository; write USER/NAME"
+            " or USER/NAME@BRANCH"
+        )
+    return Target(match["name"], match["branch"] or _DEFAULT_BRANCH, private)
+
+
+def check_account() -> None:
+    """Checks the token, without any change on the Hub."""
+    from huggingface_hub import HfApi
+
+    try:
+        with raise_errors("--push_to_hub"):
+            HfApi().whoami()
+    except ConnectionError as error:
+        raise ConfigError(
+            f"{error}; without a network, export without --push_to_hub, and push later"
+            " with: hf upload"
+        ) from None
+
+
+def describe(directory: Path, to: Target, step: int) -> str:
+    """Returns the files, sizes and revision that `push` would send."""
+    sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+    return "\n".join(
+        [
+            f"Would push {len(sizes)} files, {sum(sizes.values()):,} bytes, to"
+            f" {to.repository} on the Hugging Face Hub (branch {to.branch}, tag"
+            f" {to.tag(step)}; a new repository is {to.visibility}). Nothing was sent.",
+            *(f"  {name:<28} {size:>15,} bytes" for name, size in sizes.items()),
+        ]
+    )
+
+
+def push(directory: Path, to: Target, step: int) -> str:
+    """Uploads the files of an export in one commit, tags it, and returns its URL."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        with raise_errors(f"--push_to_hub={to.repository}"):
+            api.create_repo(to.repository, private=to.private, exist_ok=True)
+            if to.branch != _DEFAULT_BRANCH:
+                api.create_branch(to.repository, branch=to.branch, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=to.repository,
+                folder_path=directory,
+                commit_message=f"Step {step:,}",
+                revision=to.branch,
+            )
+            refs = api.list_repo_refs(to.repository)
+            tags = {tag.name: tag.target_commit for tag in refs.tags}
+            tag = to.tag(step)
+            if tags.get(tag, commit.oid) != commit.oid:
+                api.delete_tag(to.repository, tag=tag)
+            if tags.get(tag) != commit.oid:
+                api.create_tag(to.repository, tag=tag, revision=commit.oid)
+    except (ConfigError, ConnectionError) as error:
+        raise ConfigError(
+            f"{error}; the export in {directory} is complete: push it again with:"
+            f" {upload(directory, to)} && hf repos tag create {to.repository}"
+            f" {to.tag(step)} --revision={to.branch}"
+        ) from None
+    return commit.commit_url
+
+
+def upload(directory: Path, to: Target) -> str:
+    """Returns the command of huggingface_hub that uploads a directory."""
+    private = {None: "", True: " --private", False: " --no-private"}[to.private]
+    path = shlex.quote(str(directory))
+    return f"hf upload {to.repository} {path} . --revision={to.branch}{private}"

@@ -20,15 +20,14 @@ In Python: `bert_jax.inference.load_tuned(DIR).predict(texts)`.
 import contextlib
 import json
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
 from bert_jax import cli, inference
-from bert_jax.inference import quantization, text_input
-from bert_jax.inference.model import DTYPES, WEIGHTS, Parts
+from bert_jax.inference import lines as lines_lib
+from bert_jax.inference import quantization
+from bert_jax.inference.model import Parts
 from bert_jax.monitoring.progress import Progress
 
 # Flags named after options of `load_tuned`; None keeps the fine-tuning run's value.
@@ -36,26 +35,9 @@ DECISIONS = ("threshold", "null_threshold", "stride", "max_query_length")
 DECISIONS += ("max_answer_length", "num_best")
 
 
-def open_model(path: str) -> tuple[inference.TunedModel, Callable[..., Any]]:
-    """Loads the model; returns it and its `predict`.
-
-    With --weights=int8, the function is a QuantizationCheck.
-    """
-    names = ("max_length", "batch_size", "compute_dtype", *DECISIONS)
-    given: dict[str, Any] = {name: flags.FLAGS[name].value for name in names}
-    model = inference.load_tuned(path, **given)
-    if _WEIGHTS.value == "float32":
-        return model, model.predict
-    small = model.quantized()
-    print(quantization.memory_summary(model, small), file=sys.stderr)
-    difference = quantization.predictions_difference
-    check = quantization.QuantizationCheck(small.predict, model.predict, difference)
-    return small, check
-
-
 def as_json(line: Parts, result: dict[str, Any]) -> str:
     """Returns a result and its input as JSON."""
-    source = {"text": text_input.SEPARATOR.join(line)}
+    source = {"text": lines_lib.SEPARATOR.join(line)}
     if "answer" in result:
         source = {"question": line[0].strip()}
     elif "words" in result:
@@ -75,27 +57,32 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     path, source = cli.require("model", "input")
     output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
-    model, predict = open_model(path)
+    model, predict = quantization.with_weights(
+        inference.load_tuned(path, **lines_lib.options(*DECISIONS)),
+        flags.FLAGS["weights"].value,
+        lambda model: model.predict,
+        quantization.predictions_difference,
+    )
     cli.print_notes(model.notes)
-    begin, num_lines, num_single = time.monotonic(), 0, 0
+    num_single = 0
     with contextlib.ExitStack() as stack:
-        file, on_batch = sys.stdout, None
+        file, progress = sys.stdout, None
         if output:
             file = stack.enter_context(cli.replacing(output))
-            on_batch = stack.enter_context(Progress("predicting", None, "rows")).add
-        for lines in text_input.batches(source, model.max_texts, is_uniform=True):
-            results = predict(lines, on_batch=on_batch)
+            progress = stack.enter_context(Progress("predicting", None, "rows"))
+
+        def write(lines: list[Parts], results: list[dict[str, Any]]) -> None:
+            nonlocal num_single
             for line, result in zip(lines, results, strict=True):
                 file.write(as_json(line, result) + "\n")
-            num_lines += len(lines)
             if model.max_texts == 1:
-                num_single += sum(text_input.SEPARATOR in line for (line,) in lines)
-    secs = time.monotonic() - begin
-    if isinstance(predict, quantization.QuantizationCheck):
-        print(f"int8 weights: {predict.summary}", file=sys.stderr)
-        secs -= predict.secs
+                num_single += sum(lines_lib.SEPARATOR in line for (line,) in lines)
+
+        num_lines, secs = lines_lib.process(
+            source, model.max_texts, predict, write, progress, is_uniform=True
+        )
     counts = {
-        f"lines with {text_input.SEPARATOR!r}, read as single texts": num_single,
+        f"lines with {lines_lib.SEPARATOR!r}, read as single texts": num_single,
         "rows truncated to --max_length": model.num_truncated,
         "words beyond --max_length, predicted as O": model.num_cut_words,
     }
@@ -108,22 +95,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cli.define_path("model", "directory of a fine-tuned model")
-    cli.define_path("input", "file with one example per line; - for stdin")
+    lines_lib.define_flags(32, has_weights=True)
     _OUTPUT = cli.define_path("output", "file to write; default: standard output")
-    flags.DEFINE_integer("batch_size", 32, "rows per step, over all devices", 1)
-    flags.DEFINE_enum(
-        "compute_dtype", "float32", DTYPES, "bfloat16: faster on TPUs and GPUs"
-    )
-    _WEIGHTS = flags.DEFINE_enum(
-        "weights",
-        "float32",
-        WEIGHTS,
-        "int8: a quarter of the memory; reports the difference for the first lines",
-    )
-    flags.DEFINE_integer(
-        "max_length", None, "maximum tokens of a row; default: the model's"
-    )
     help_ = "predict no answer if its log odds exceed this; default: as fine-tuned"
     flags.DEFINE_float("null_threshold", None, help_)
     help_ = "probability above which a label is predicted; default: as fine-tuned, or"

@@ -23,7 +23,8 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
-from bert_jax.loading import completion, initialize
+from bert_jax.loading import initialize
+from bert_jax.loading import start as start_lib
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
             f"--scratch_dir={_SCRATCH_DIR.value}: with --ray, temporary files are in"
             " config.data.corpus_dir, which all nodes share; remove this flag"
         )
-    config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
+    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
     tokenizer = initialize.tokenizer_of_corpus(config)
     try:
         build.prepare(

@@ -20,7 +20,6 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
@@ -253,7 +252,7 @@ def main() -> None:
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
     workdir = cli.directory("workdir", workdir)
-    config = completion.complete(values, cli.given_keys(), workdir)
+    config = start_lib.complete(values, cli.given_keys(), workdir)
     multihost.join(config)
     preemption.exit_on_signals()
     train(config, workdir)

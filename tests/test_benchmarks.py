@@ -26,10 +26,9 @@ from bert_jax.data.batches import pipeline
 from bert_jax.errors import ConfigError
 from bert_jax.model import parameters
 from bert_jax.training import losses, optimizer, step
-from tests import models
+from tests import models, probe_data
 from tests.commands import ONE_PHASE, run, run_well, small_run, write_text
 from tests.conftest import make_batch, make_config
-from tests.probes import tasks
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
 
@@ -159,7 +158,7 @@ def test_checkpoint_prints_a_row_for_each_cost():
 
 @pytest.mark.slow
 def test_blimp_prints_a_row_with_each_term(source, tmp_path):
-    tasks.write_blimp(tmp_path / "data", words=[f"w{i}" for i in range(10)])
+    probe_data.write_blimp(tmp_path / "data", words=[f"w{i}" for i in range(10)])
     command = ["benchmarks.blimp", f"--model={source[0]}"]
     stdout = run_well(*command, f"--data={tmp_path / 'data'}", "--limit=4")
     row = json.loads(stdout)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import export, storage
+from bert_jax import export, hub, storage
 from bert_jax.errors import ConfigError
-from bert_jax.interop import google_tf1, huggingface_write, push
+from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -25,7 +25,7 @@ def exported(trained, tmp_path_factory):
     stdout = run_well(
         "bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}"
     )
-    assert "its logits equal the run's." in stdout
+    assert "It was read back, and has the run's weights." in stdout
     return output
 
 
@@ -79,8 +79,10 @@ def test_an_export_is_read_back_in_its_dtype(trained, tmp_path, format_, dtype):
     opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
-    difference = export.read_back(tmp_path, opened, dtype)
-    assert difference == 0 if dtype == "float32" else 0 < difference < 0.05
+    export.read_back(tmp_path, opened, dtype)
+    if dtype != "float32":  # a weight that is not rounded would differ
+        with pytest.raises(export.ExportError, match="differs from the run's weights"):
+            export.read_back(tmp_path, opened, "float32")
 
 
 def test_a_changed_weight_is_an_error(trained, tmp_path):
@@ -93,22 +95,6 @@ def test_a_changed_weight_is_an_error(trained, tmp_path):
     content[-1] ^= 0x40
     path.write_bytes(content)
     with pytest.raises(export.ExportError, match="differs from the run's weights"):
-        export.read_back(tmp_path, opened, "float32")
-
-
-def test_different_logits_are_an_error(trained, tmp_path, monkeypatch):
-    """Equal weights are not enough."""
-    opened = run_lib.open_run(str(trained / "run"), None)
-    tokenizer = opened.corpus.tokenizer
-    huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
-    place = parameters.place
-
-    def place_another(params, arrays):
-        bias = {"next_sentence.bias": arrays["next_sentence.bias"] + 1e-3}
-        return place(params, arrays | bias)
-
-    monkeypatch.setattr(parameters, "place", place_another)
-    with pytest.raises(export.ExportError, match="logits differ from the run's"):
         export.read_back(tmp_path, opened, "float32")
 
 
@@ -133,7 +119,7 @@ def test_an_existing_output_is_an_error(tmp_path):
     for name in ("file", "link", "lost", "full"):
         with pytest.raises(ConfigError, match=f"{name} already exists; use a new"):
             export.export("run", str(tmp_path / name), "huggingface")
-    to = push.target("user/name", None)
+    to = hub.target("user/name", None)
     pushed = f"push it as it is: hf upload user/name {tmp_path}/full . --revision=main$"
     with pytest.raises(ConfigError, match=pushed):
         export.export("run", str(tmp_path / "full"), "huggingface", to=to)

@@ -24,7 +24,6 @@ from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from tests.commands import ENV, run, run_well
-from tests.conftest import use_mesh
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
@@ -92,7 +91,7 @@ def test_two_processes_compute_the_results_of_one(swept, tmp_path):
     rest = [f"--workdir={tmp_path / 'run'}", "--config.recipe.learning_rate=3e-3"]
     stdout = run_processes(2, "--command=finetune", *command(directory, *rest))
     assert stdout.count("Best by accuracy") == 1
-    (found,) = results.read_all(str(tmp_path / "run" / "runs"))
+    (found,) = results.read_all(str(tmp_path / "run"))
     one = results.read(str(directory / "run" / "runs" / "lr0.003_seed0"))
     assert one is not None and found.metrics == one.metrics
 
@@ -251,7 +250,7 @@ def test_a_student_with_fewer_layers_learns_from_the_fine_tuned_model(swept, tmp
 @pytest.mark.parametrize(
     "more, message",
     [
-        ({"distill.teacher": "/nowhere"}, "config.distill.teacher=/nowhere is not a"),
+        ({"distill.teacher": "/nowhere"}, "config.distill.teacher=/nowhere does not"),
         ({"distill.logits_weight": 0.0}, "has no effect: set"),
         ({"distill.teacher": ""}, "must name a fine-tuned model"),
         ({"task.labels": ("for", "against")}, "labels against, for, but the task"),
@@ -267,46 +266,32 @@ def test_invalid_distillation_is_an_error(more, message, swept):
     assert_refused(directory, teaching | more, message)
 
 
-def open_student(teacher, **changes):
-    """Opens a teacher for a student of its sizes, except for `changes`."""
+def check_student(teacher, **changes):
+    """Checks a teacher for a student of its sizes, except for `changes`."""
     values = config_dict("distill")
-    values.distill.teacher = str(teacher)
-    values.sequence_length = 24
-    encoder = model_lib.read_encoder(str(teacher))
-    for name, value in changes.items():
-        if name == "tokenizer":
-            encoder = dataclasses.replace(encoder, tokenizer=value)
-        elif name == "hidden_size":
-            sizes = dataclasses.replace(encoder.config, hidden_size=value)
-            encoder = dataclasses.replace(encoder, config=sizes)
-        else:
-            values[name] = value
-    return setup_lib.open_teacher(tasks_config.from_config_dict(values), encoder)
+    values.distill.teacher = "TEACHER"
+    sizes = {"hidden_size": changes.pop("hidden_size", teacher.config.hidden_size)}
+    encoder = dataclasses.replace(
+        teacher, config=dataclasses.replace(teacher.config, **sizes), **changes
+    )
+    config = tasks_config.from_config_dict(values)
+    setup_lib.check_teacher(teacher, encoder, config, ("against", "for"))
 
 
-def test_a_teacher_must_fit_the_tokenizer_and_sizes_of_its_student(swept):
-    teacher = swept[0] / "run" / "model"
-    assert open_student(teacher).head.labels == ("against", "for")
+def test_a_teacher_must_fit_its_student_and_the_task(swept, tmp_path):
+    teacher = tuned.read(swept[0] / "run" / "model")
+    check_student(teacher)
     upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
-    for changes, message in (
-        ({"tokenizer": upper}, "and --model have different tokenizers"),
-        ({"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            open_student(teacher, **changes)
-    use_mesh(1, 1, 8)
-    with pytest.raises(ConfigError, match="tensor=8 must divide .*attention_heads=4"):
-        open_student(teacher)
-
-
-def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    teacher = tuned.read(tmp_path, "config.distill.teacher")
-    values = tasks_config.from_config_dict(config_dict("distill"))
-    with pytest.raises(ConfigError, match="fine-tuned for regression, but config.task"):
-        setup_lib.check_teacher_task(teacher, values, None)
+    for other, changes, message in (
+        (teacher, {"tokenizer": upper}, "another tokenizer than --model"),
+        (teacher, {"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),
+        (tuned.read(tmp_path), {}, "fine-tuned for regression, but config.task"),
+    ):
+        with pytest.raises(ConfigError, match=f"teacher=TEACHER .*{message}"):
+            check_student(other, **changes)
 
 
 @pytest.mark.parametrize(
@@ -371,13 +356,11 @@ def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):
     assert not (directory / "run").exists()
 
 
-def test_invalid_seeds_and_repeated_runs_are_errors():
+def test_invalid_seeds_are_errors():
     assert finetune.seeds_of(["0", "7"]) == [0, 7]
     for seeds in (["a"], [], ["-1"], [str(2**32)]):
         with pytest.raises(ConfigError, match="must be integers separated by commas"):
             finetune.seeds_of(seeds)
-    with pytest.raises(ConfigError, match=r"contain a run twice \(lr0.003_seed1\)"):
-        finetune.check_distinct([3e-3], [1, 0, 1])
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ class EvalConfig:
     every_steps: Count  # steps between evaluations
     num_sequences: Count  # rows to evaluate, at most
     masked_lm_prob: Fraction  # as data.masked_lm_prob, for held-out rows
-    # small tasks that are scored as well: blimp:DIR, stsb:DIR; see probes/__init__.py
+    # small tasks that are scored as well: blimp:DIR, stsb:DIR; see probes.py
     probes: Annotated[tuple[str, ...], Added(())]
 
 
@@ -203,7 +203,7 @@ class ExperimentConfig:
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
     # initial weights, see loading/initialize.py; "": random. Keys of the model and the
-    # tokenizer are then those of the source, see loading/completion.py
+    # tokenizer are then those of the source, see loading/start.py
     init_from: PathOrEmpty
     # RUN@STEP: start with the state of that checkpoint; "": do not
     branch_from: Branchable[str]

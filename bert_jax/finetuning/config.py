@@ -77,7 +77,8 @@ class RecipeConfig:
     group_by_length: bool  # put rows of similar length into the same batch
     optimizer: Literal["adamw_bert", "adamw"]  # see training/optimizer.py
     learning_rate: Positive  # peak of linear warmup followed by linear decay to 0
-    learning_rates: tuple[Positive, ...]  # peaks that a sweep tries
+    # peaks that a sweep tries
+    learning_rates: Annotated[tuple[Positive, ...], Length(min=1)]
     warmup_fraction: Fraction  # share of all steps
     weight_decay: NotNegative  # decoupled; LayerNorm and biases do not decay
     beta1: Fraction  # decay of the first moment

@@ -1,56 +1,53 @@
-"""Stores and ranks the results of fine-tuning runs; prints and plots them."""
+"""Stores and ranks the results of fine-tuning runs, and writes those of a sweep."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import rich.box
 import rich.console
 import rich.table
 
 from bert_jax import small_files, storage
-from bert_jax.errors import CorruptError
+from bert_jax.distributed import multihost
+from bert_jax.errors import AllDivergedError, CorruptError
+from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.data.examples import Examples
+from bert_jax.finetuning.setup import Setup, Split
+from bert_jax.monitoring.progress import Progress
+from bert_jax.monitoring.report import format_duration
 
 RESULT_FILE = "result.json"
+SUMMARY_FILE = "results.json"
+PREDICTIONS_DIRECTORY = "predictions"
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
-FEW_CLASSES = 8  # a matrix of at most this size stays readable with zeros printed
 MAX_CLASSES = 40  # a larger confusion matrix is unreadable, and is not drawn
+MAX_PRINTED = 16  # so are the numbers in one of more classes
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of a run.
-
-    Attributes:
-      learning_rate, seed: the learning rate and seed of the run.
-      diverged: the reason if the run diverged, otherwise "".
-      best_step: the step with the best dev metric; 0 if the run diverged before its
-        first evaluation.
-      metrics: the dev metrics at that step.
-      history: {"step": ..., metrics} of each evaluation.
-    """
+    """The result of a run."""
 
     learning_rate: float
     seed: int
-    diverged: str
+    diverged: str  # the reason if the run diverged, otherwise ""
+    # the step with the best dev metric; 0 if the run diverged before its first
+    # evaluation
     best_step: int
-    metrics: dict[str, float]
-    history: tuple[dict[str, float], ...]
-
-
-def runs_directory(workdir: str) -> str:
-    """Returns the directory of the runs of a sweep."""
-    return f"{workdir}/runs"
+    metrics: dict[str, float]  # the dev metrics at that step
+    history: tuple[dict[str, float], ...]  # {"step": ..., metrics} of each evaluation
 
 
 def directory_of(workdir: str, learning_rate: float, seed: int) -> str:
     """Returns the directory of one run of a sweep."""
-    return f"{runs_directory(workdir)}/lr{learning_rate:g}_seed{seed}"
+    return f"{workdir}/runs/lr{learning_rate:g}_seed{seed}"
 
 
 def write(workdir: str, result: Result) -> None:
@@ -71,9 +68,9 @@ def read(workdir: str) -> Result | None:
         raise CorruptError(f"{path} is corrupt; {remedy}") from None
 
 
-def read_all(directory: str) -> list[Result]:
-    """Returns the results of all runs below a directory, by learning rate and seed."""
-    found = [read(str(path)) for path in Path(directory).iterdir()]
+def read_all(workdir: str) -> list[Result]:
+    """Returns the results of all runs of a sweep, by learning rate and seed."""
+    found = [read(str(path)) for path in Path(workdir, "runs").iterdir()]
     done = [result for result in found if result is not None]
     return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
 
@@ -87,6 +84,15 @@ def worth(found: dict[str, Any], metric: str) -> float:
     """Returns the value that ranks metrics; NaN and a missing value rank last."""
     value = found.get(metric)  # metrics.jsonl has null for NaN
     return value if value is not None and math.isfinite(value) else -math.inf
+
+
+def best_run(results: Sequence[Result], metric: str) -> Result:
+    evaluated = [result for result in results if result.best_step]
+    if not evaluated:
+        raise AllDivergedError(
+            f"every run diverged before its first evaluation: {results[0].diverged}"
+        )
+    return max(evaluated, key=lambda result: worth(result.metrics, metric))
 
 
 def print_table(results: Sequence[Result], metric: str) -> None:
@@ -110,12 +116,125 @@ def print_table(results: Sequence[Result], metric: str) -> None:
         )
     console = rich.console.Console(soft_wrap=True, highlight=False)
     console.print(table)
-    for rate, values in _by_learning_rate(results, metric).items():
+    by_rate: dict[float, list[float]] = {}
+    for result in results:
+        if metric in result.metrics:
+            by_rate.setdefault(result.learning_rate, []).append(result.metrics[metric])
+    for rate, values in by_rate.items():
         if len(values) > 1:
             console.print(
                 f"learning rate {rate:g}: {metric} {np.mean(values):.4f}, standard"
                 f" deviation {np.std(values, ddof=1):.4f} over {len(values)} seeds"
             )
+
+
+def write_best(
+    setup: Setup,
+    workdir: str,
+    results: Sequence[Result],
+    best: Result,
+    params: Any,
+    seconds: float,
+) -> None:
+    """Writes a model, its predictions, the plots and results.json; prints all runs.
+
+    Args:
+      params: the best parameters of the best run.
+      seconds: how long this call took.
+    """
+    metric = setup.config.metric
+
+    def predict(split: Split) -> Any:
+        doing = f"predicting {split.spec}"
+        with Progress(doing, len(split.features), "rows") as progress:
+            return setup.predict(params, split, progress.add)
+
+    predicted = [predict(split) for split in setup.datasets.dev]
+    tests = [predict(split) for split in setup.datasets.test]
+    # Process 0 writes the model, and holds only its shards of split parameters.
+    whole = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
+
+    def write_all() -> str:
+        scores = write_predictions(setup, workdir, predicted, tests)
+        tuned_model.write(setup, whole, workdir, scores)
+        plot_curves(workdir, results, metric)
+        dev = setup.datasets.dev[0].examples
+        plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
+        content = {
+            "metric": metric,
+            "best": {"learning_rate": best.learning_rate, "seed": best.seed},
+            "dev": scores,
+            "runs": [dataclasses.asdict(result) for result in results],
+        }
+        small_files.write_json(Path(workdir) / SUMMARY_FILE, content)
+        print_table(results, metric)
+        print(summary(setup, workdir, best, scores, seconds))
+        return ""
+
+    multihost.agree("end", write_all)  # all processes wait for process 0
+
+
+def summary(
+    setup: Setup,
+    workdir: str,
+    best: Result,
+    scores: dict[str, dict[str, float]],
+    seconds: float,
+) -> str:
+    """Returns the last lines of a sweep: its best run, files and next command."""
+    metric = setup.config.metric
+    sets = "; ".join(
+        f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+        for spec, found in scores.items()
+    )
+    model = shlex.quote(f"--model={workdir}/{tuned_model.DIRECTORY}")
+    line = shlex.quote(setup.config.task.form.example)
+    return (
+        f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
+        f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
+        f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
+        f" model is in {workdir}/{tuned_model.DIRECTORY}, predictions in"
+        f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
+        f" {workdir}/{CURVES_FILE}. Next, predict the lines of a file or,"
+        f" with --input=-, of standard input:\n  echo {line} | python -m"
+        f" bert_jax.predict {model} --input=-"
+    )
+
+
+def _majority(dev: Split) -> str:
+    """Returns the accuracy of the most frequent label; "" without classes."""
+    labels = getattr(dev.examples, "labels", None)
+    if labels is None or labels.dtype != np.int32:
+        return ""
+    share = np.bincount(labels).max() / len(labels)
+    return f" The most frequent label of {dev.spec} alone has accuracy {share:.4g}."
+
+
+def write_predictions(
+    setup: Setup, workdir: str, dev: list[Any], test: list[Any]
+) -> dict[str, dict[str, float]]:
+    """Writes the predictions of all sets; returns the metrics of dev sets by spec."""
+    task, names = setup.config.task, setup.datasets.names
+    scores = {}
+    for split, predicted, directory in _named(workdir, "dev", setup.datasets.dev, dev):
+        split.examples.write(directory, predicted, names)
+        scores[split.spec] = task.evaluate(split.examples, predicted, names)
+    tests = _named(workdir, "test", setup.datasets.test, test)
+    for i, (split, predicted, directory) in enumerate(tests):
+        split.examples.write(directory, predicted, names)
+        task.write_submission(directory, i, split.examples, predicted, names)
+    return scores
+
+
+def _named(
+    workdir: str, kind: str, splits: Sequence[Split], all_predicted: list[Any]
+) -> Iterator[tuple[Split, Any, Path]]:
+    """Yields data sets with their predictions, and a new directory for each."""
+    for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
+        name = kind if len(splits) == 1 else f"{kind}{i + 1}"
+        directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
+        directory.mkdir(parents=True, exist_ok=True)
+        yield split, predicted, directory
 
 
 def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
@@ -143,46 +262,27 @@ def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
 def plot_confusion(
     workdir: str, examples: Examples, predicted: Any, names: Sequence[str]
 ) -> Path | None:
-    """Plots the confusion matrix of a dev set; returns the path of the file.
-
-    The result is None if the task has no single classes, or more than MAX_CLASSES.
-
-    Args:
-      predicted: the predictions for the examples, from `Task.predict`.
-    """
+    """Plots which shares of each class have which prediction, if there are classes."""
     import sklearn.metrics  # slow to import, see metrics.py
     from matplotlib.figure import Figure
 
     pairs = examples.class_pairs(predicted, names)
     if pairs is None or len(names) > MAX_CLASSES:
         return None
-    labels_N, predicted_N = pairs
-    counts = sklearn.metrics.confusion_matrix(labels_N, predicted_N, labels=list(names))
     size = max(4.0, 0.35 * len(names) + 2)
     figure = Figure(figsize=(size, size), layout="constrained")
-    axes = figure.subplots()
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for i, j in np.ndindex(*counts.shape):
-        if counts[i, j] or len(names) <= FEW_CLASSES:
-            colour = "white" if shares[i, j] > 0.5 else "black"
-            axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
-    ticks = np.arange(len(names))
-    axes.set_xticks(ticks, names, rotation=45, ha="right")
-    axes.set_yticks(ticks, names)
-    axes.set(xlabel="predicted", ylabel="label", title="Dev set")
+    sklearn.metrics.ConfusionMatrixDisplay.from_predictions(
+        *pairs,
+        labels=list(names),
+        normalize="true",
+        include_values=len(names) <= MAX_PRINTED,
+        values_format=".2f",
+        xticks_rotation="vertical",
+        cmap="Blues",
+        ax=figure.subplots(),
+        colorbar=False,
+    )
     return _save(figure, workdir, CONFUSION_FILE)
-
-
-def _by_learning_rate(
-    results: Sequence[Result], metric: str
-) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    for result in results:
-        if metric in result.metrics:
-            values = found.setdefault(result.learning_rate, [])
-            values.append(result.metrics[metric])
-    return found
 
 
 def _save(figure: Any, workdir: str, name: str) -> Path:

@@ -54,8 +54,6 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.
-      ConfigError: when the disk is full, or the run was started with other data.
-      CorruptError: when there are checkpoints and all are corrupt.
     """
     if result := results.read(workdir):
         _drop_checkpoints(workdir)  # an earlier call was killed before this
@@ -196,14 +194,7 @@ class _Run:
         return step
 
     def take_steps(self) -> str:
-        """Trains to the end.
-
-        Returns:
-          "", or an error message if the run diverged.
-
-        Raises:
-          Interrupted: when the run was interrupted, and a checkpoint is saved.
-        """
+        """Trains to the end; returns why the run diverged, or ""."""
         try:
             if self._step in self._dev_steps:
                 self._evaluate_and_save()

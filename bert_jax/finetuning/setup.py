@@ -1,4 +1,4 @@
-"""Opens and describes the inputs of a sweep: model, labelled data and teacher.
+"""Opens the inputs of a sweep: model, labelled data and teacher.
 
 `Setup` holds them, with the compiled functions that all runs of the sweep share.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
@@ -22,10 +23,9 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.data.datasets import Datasets, Split
-from bert_jax.finetuning.data.datasets import read as read_datasets
-from bert_jax.finetuning.predictor import Predictor
+from bert_jax.finetuning.data.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS
+from bert_jax.finetuning.tasks.base import Role
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import HostModel, PlacedModel
 from bert_jax.model import heads, parameters
@@ -41,59 +41,97 @@ DIGESTED = {
     "data_sha256.dev": "the data in config.data.dev",
     "data_sha256.teacher": "the model in config.distill.teacher",
 }
-# Attributes that count lost data, of features or examples -> their descriptions.
-LOSSES = {
-    "num_truncated": "rows truncated to the sequence length",
-    "num_cut": "words beyond the sequence length",
-    "num_dropped": "questions dropped, no answer in their paragraph",
-    "num_unlabelled": "examples skipped, no label",
-    "num_lost_lines": "lines skipped, wrong number of columns",
-    "num_empty": "sentences skipped, no words",
-    "num_mended": "wrong answer offsets, corrected",
-    "num_lost": "answers not found in their paragraph",
-}
-LISTED_CLASSES = 20  # of more classes, the smallest and the largest are reported
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The model that fine-tuning starts from.
+    """The model that fine-tuning starts from."""
 
-    Attributes:
-      model: path of the encoder.
-      is_from_scratch: whether only its sizes and tokenizer are used, not its weights.
-      lowercase: whether it was trained on lower-cased text, if it does not record it.
-      given: the keys of the config that flags set.
-    """
-
-    model: str
+    model: str  # path of the encoder
+    # whether only its sizes and tokenizer are used, not its weights
     is_from_scratch: bool
+    # whether it was trained on lower-cased text, if it does not record it
     lowercase: bool | None
-    given: Collection[str] = ()
+    given: Collection[str] = ()  # the keys of the config that flags set
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One data set."""
+
+    spec: str
+    examples: Any  # its `Examples`, of the subclass that the task reads
+    features: Any  # their rows, which are `Features` of the task
+
+
+@dataclasses.dataclass(frozen=True)
+class Datasets:
+    """The data sets of a config."""
+
+    names: tuple[str, ...]  # label names of the head; () if its outputs have no names
+    train: Split  # the training set
+    dev: tuple[Split, ...]  # dev sets; the first one selects the best checkpoint
+    test: tuple[Split, ...]  # test sets, whose labels are not used
+
+    def sha256(self) -> dict[str, str]:
+        """Returns SHA-256 digests: "train" of the training set, "dev" of all dev sets.
+
+        They cover the rows that the model reads and the label names.
+        """
+        dev = hashlib.sha256()
+        for split in self.dev:
+            dev.update(_digest(split, self.names))
+        return {"train": _digest(self.train, self.names).hex(), "dev": dev.hexdigest()}
+
+
+def _digest(split: Split, names: tuple[str, ...]) -> bytes:
+    digest = hashlib.sha256(repr(names).encode())
+    digest.update(split.examples.references())
+    for rows_B in batches.in_order(len(split.features), 1024):
+        for name, array in sorted(split.features.batch(rows_B).items()):
+            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return digest.digest()
+
+
+def read_datasets(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
+    """Reads all data sets of a config."""
+    task, header, length = config.task, config.data.header, config.sequence_length
+    names = task.label_names(config.data.train, header)
+
+    def split(spec: str, role: Role) -> Split:
+        found: Any = task.read(spec, header, names, role)
+        if role == "test":
+            found = found.as_test_set(train.examples)
+        elif not found.is_labelled:
+            raise ConfigError(
+                f"{spec} has no labels; config.data.train and config.data.dev need"
+                " labels: check the columns that config.task names"
+            )
+        features = task.featurize(found, names, tokenizer, length, role)
+        if not len(features):
+            raise ConfigError(f"{spec} has no examples; {found.why_empty()}")
+        return Split(spec, found, features)
+
+    train = split(config.data.train, "train")
+    return Datasets(
+        names,
+        train,
+        tuple(split(spec, "dev") for spec in config.data.dev),
+        tuple(split(spec, "test") for spec in config.data.test),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Inputs and compiled functions that all runs of a sweep share.
-
-    Attributes:
-      config: config of the sweep.
-      encoder: the encoder that runs start from.
-      is_from_scratch: whether runs use only the encoder's sizes and tokenizer, not its
-        weights.
-      datasets: the labelled data.
-      sha256: digests of the data, from `Datasets.sha256`, and of the teacher.
-      mesh: the current mesh.
-      teacher: a model with the same head to distill from, or None.
-    """
+    """Inputs and compiled functions that all runs of a sweep share."""
 
     config: FinetuneConfig
     encoder: HostModel
-    is_from_scratch: bool
+    is_from_scratch: bool  # see `Start`
     datasets: Datasets
-    sha256: dict[str, str]
+    sha256: dict[str, str]  # digests of the data, by set, and of the teacher
     mesh: jax.sharding.Mesh
-    teacher: PlacedModel | None = None
+    teacher: PlacedModel | None = None  # the model to distill from
 
     @property
     def head(self) -> Head:
@@ -143,7 +181,7 @@ class Setup:
         config = self.config
         return Predictor(
             self.graphdef,
-            length=config.sequence_length,
+            max_length=config.sequence_length,
             batch_size=config.recipe.global_batch_size,
             dtype=step_lib.compute_dtype(config.compute_dtype),
             mesh=self.mesh,
@@ -180,10 +218,12 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         model_lib.check_pairs(encoder.config, f"config.task.kind={config.task.kind!r}")
     encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
-    teacher = open_teacher(config, encoder)
+    teacher, key = None, "config.distill.teacher"
+    if config.distill.teacher:
+        teacher = model_lib.read_tuned(config.distill.teacher, HEADS, key)
     models = {f"--model={start.model}": encoder}
     if teacher:
-        models[f"config.distill.teacher={config.distill.teacher}"] = teacher
+        models[f"{key}={config.distill.teacher}"] = teacher
     for name, model in models.items():
         most = model.config.max_position_embeddings
         config = fit_length(config, start.given, name, most)
@@ -193,7 +233,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     )
     check_metric(config, datasets)
     if teacher:
-        check_teacher_task(teacher, config, datasets)
+        check_teacher(teacher, encoder, config, datasets.names)
     sha256 = datasets.sha256() | {"teacher": digest(teacher) if teacher else ""}
     for name, value in (
         ("config.data and config.distill.teacher", json.dumps(sha256)),
@@ -210,99 +250,10 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 
 
-def describe(setup: Setup, start: Start, workdir: str) -> str:
-    """Returns the first lines of a sweep: its model, task, data and devices."""
-    config, datasets = setup.config, setup.datasets
-    model = setup.encoder.config
-    part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
-    names = f", {len(datasets.names)} labels" if datasets.names else ""
-    notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
-    sizes = [
-        split.examples.size(len(split.features))
-        for split in (datasets.train, *datasets.dev)
-    ]
-    teacher = []
-    if setup.teacher:
-        layers = _layers(setup.teacher.config)
-        teacher = [f"teacher: {config.distill.teacher}, {layers}"]
-    lines = [
-        f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
-        *teacher,
-        f"task:   {config.task.kind}{names}, rows of at most"
-        f" {config.sequence_length} tokens, best by {config.metric}",
-        f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
-        *(f"        {note}" for note in notes),
-        f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
-        f" {workdir}",
-    ]
-    return "\n".join(lines)
-
-
-def _layers(model: ModelConfig) -> str:
-    number = model.num_hidden_layers
-    return f"{number} layer{'s' if number > 1 else ''}"
-
-
-def class_counts(datasets: Datasets) -> list[str]:
-    """Returns a line for each labelled set with the number of examples per class."""
-    found = []
-    for split in (datasets.train, *datasets.dev):
-        counts = split.examples.class_counts(datasets.names)
-        shown = [f"{name} {count:,}" for name, count in counts]
-        if len(shown) > LISTED_CLASSES:
-            counts.sort(key=lambda item: -item[1])
-            (most, highest), (least, lowest) = counts[0], counts[-1]
-            shown = [f"from {least} {lowest:,} to {most} {highest:,}"]
-        if shown:
-            found.append(f"{split.spec}: {', '.join(shown)}")
-    return found
-
-
-def losses(datasets: Datasets) -> list[str]:
-    """Returns a line for each data set that was truncated or is incomplete."""
-    found = []
-    for split in (datasets.train, *datasets.dev, *datasets.test):
-        parts = [
-            f"{count:,} {words}"
-            for name, words in LOSSES.items()
-            for holder in (split.features, split.examples)
-            if (count := getattr(holder, name, 0))
-        ]
-        if parts:
-            found.append(f"{split.spec}: {', '.join(parts)}")
-    return found
-
-
-def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None:
-    """Opens config.distill.teacher, which has to suit the encoder; None if it is ""."""
-    path = config.distill.teacher
-    if not path:
-        return None
-    teacher = model_lib.read_tuned(path, HEADS, "config.distill.teacher")
-    given = f"config.distill.teacher={path}"
-    if _rules(teacher.tokenizer) != _rules(encoder.tokenizer):
-        raise ConfigError(
-            f"{given} and --model have different tokenizers; distillation needs the"
-            " same one"
-        )
-    sizes = teacher.config.hidden_size, encoder.config.hidden_size
-    if config.distill.states_weight and sizes[0] != sizes[1]:
-        raise ConfigError(
-            f"{given} has hidden_size={sizes[0]}, but --model has {sizes[1]}; set"
-            " config.distill.states_weight=0"
-        )
-    return teacher
-
-
 def fit_length(
     config: FinetuneConfig, given: Collection[str], model: str, most: int
 ) -> FinetuneConfig:
-    """Lowers config.sequence_length to the number of positions of a model.
-
-    Args:
-      given: the keys of the config that flags set.
-      model: the flag or key of the model and its value, for error messages.
-    """
+    """Lowers config.sequence_length to a model's positions, unless a flag sets it."""
     if config.sequence_length <= most:
         return config
     if "sequence_length" in given:
@@ -322,23 +273,37 @@ def _rules(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def check_teacher_task(
-    teacher: HostModel, config: FinetuneConfig, datasets: Datasets
+def check_teacher(
+    teacher: HostModel,
+    encoder: HostModel,
+    config: FinetuneConfig,
+    names: tuple[str, ...],
 ) -> None:
-    """Raises ConfigError if the teacher was fine-tuned on a different task."""
+    """Raises ConfigError if a teacher does not suit its student or the task."""
     assert teacher.head is not None
-    given = f"config.distill.teacher={config.distill.teacher}"
-    if teacher.head.kind != config.task.kind:
-        raise ConfigError(
-            f"{given} was fine-tuned for {teacher.head.kind}, but config.task.kind is"
-            f" {config.task.kind}; give a teacher fine-tuned on the same task"
+    kind, labels = teacher.head.kind, teacher.head.labels
+    sizes = teacher.config.hidden_size, encoder.config.hidden_size
+    if _rules(teacher.tokenizer) != _rules(encoder.tokenizer):
+        problem = "has another tokenizer than --model; distillation needs the same one"
+    elif config.distill.states_weight and sizes[0] != sizes[1]:
+        problem = (
+            f"has hidden_size={sizes[0]}, but --model has {sizes[1]}; set"
+            " config.distill.states_weight=0"
+        )
+    elif kind != config.task.kind:
+        problem = (
+            f"was fine-tuned for {kind}, but config.task.kind is {config.task.kind};"
+            " give a teacher fine-tuned on the same task"
         )
     # The only label of a regression is a column name, which may differ.
-    if config.task.kind != "regression" and teacher.head.labels != datasets.names:
-        raise ConfigError(
-            f"{given} has the labels {', '.join(teacher.head.labels)}, but the task has"
-            f" {', '.join(datasets.names)}; set config.task.labels to the teacher's"
+    elif kind != "regression" and labels != names:
+        problem = (
+            f"has the labels {', '.join(labels)}, but the task has {', '.join(names)};"
+            " set config.task.labels to the teacher's"
         )
+    else:
+        return
+    raise ConfigError(f"config.distill.teacher={config.distill.teacher} {problem}")
 
 
 def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
@@ -353,7 +318,6 @@ def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
 
 
 def digest(model: HostModel) -> str:
-    """Returns the SHA-256 of a model's config and weights."""
     sha256 = hashlib.sha256(repr(model.config).encode())
     for name, array in sorted(model.arrays.items()):
         sha256.update(name.encode() + array.tobytes())

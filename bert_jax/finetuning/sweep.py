@@ -4,37 +4,42 @@ The workdir of a sweep keeps its settings the same in every call, and has the be
 model, predictions and metrics.
 """
 
-import dataclasses
 import json
 import os
-import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax import small_files
 from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.config import ModelConfig
 from bert_jax.distributed import multihost, preemption
-from bert_jax.errors import AllDivergedError, ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.finetuning import results as results_lib
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
 from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.config import MAY_CHANGE, FinetuneConfig
-from bert_jax.finetuning.data.datasets import Split
 from bert_jax.finetuning.results import Result
-from bert_jax.finetuning.setup import Setup, Start
-from bert_jax.monitoring.progress import Progress
-from bert_jax.monitoring.report import format_duration
+from bert_jax.finetuning.setup import Datasets, Setup, Start
 
 SETTINGS_FILE = "finetune.json"
-PREDICTIONS_DIRECTORY = "predictions"
-SUMMARY_FILE = "results.json"
+# Attributes that count lost data, of features or examples -> their descriptions.
+LOSSES = {
+    "num_truncated": "rows truncated to the sequence length",
+    "num_cut": "words beyond the sequence length",
+    "num_dropped": "questions dropped, no answer in their paragraph",
+    "num_unlabelled": "examples skipped, no label",
+    "num_lost_lines": "lines skipped, wrong number of columns",
+    "num_empty": "sentences skipped, no words",
+    "num_mended": "wrong answer offsets, corrected",
+    "num_lost": "answers not found in their paragraph",
+}
+LISTED_CLASSES = 20  # of more classes, the smallest and the largest are reported
 
 
 def sweep(
@@ -44,20 +49,12 @@ def sweep(
     learning_rates: Sequence[float],
     seeds: Sequence[int],
 ) -> list[Result]:
-    """Runs every learning rate and seed, and writes the best model.
+    """Runs every learning rate with every seed, and writes the best model.
 
     Completed runs of earlier calls are not repeated, and an interrupted one resumes.
-
-    Args:
-      config: the config of all runs; each has its own learning rate.
-      workdir: the directory of the sweep, the same for all processes.
-      learning_rates, seeds: each pair of them is a run.
-
-    Returns:
-      The results of all runs in the workdir, those of earlier calls included.
+    Returns the results of all runs in the workdir, which all processes share.
 
     Raises:
-      ConfigError: if an input is invalid, or the workdir has other settings.
       AllDivergedError: if every run diverged before its first evaluation.
       Interrupted: when the run was interrupted and a checkpoint is saved.
     """
@@ -65,7 +62,7 @@ def sweep(
     setup = setup_lib.open_inputs(config, start)
     multihost.make_shared("workdir", workdir)
     multihost.agree("workdir", lambda: lock_and_check(workdir, setup, start))
-    print(setup_lib.describe(setup, start, workdir), flush=True)
+    print(describe(setup, start, workdir), flush=True)
     preemption.save_on_signals()
     for learning_rate in learning_rates:
         for seed in seeds:
@@ -78,15 +75,23 @@ def sweep(
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
     preemption.restore_ctrl_c()
-    results = results_lib.read_all(results_lib.runs_directory(workdir))
+    results = results_lib.read_all(workdir)
     write(setup, workdir, results, time.monotonic() - began)
     return results
+
+
+def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> None:
+    """Writes the best run's model, predictions and metrics, and prints all results."""
+    best = results_lib.best_run(results, setup.config.metric)
+    directory = results_lib.directory_of(workdir, best.learning_rate, best.seed)
+    params = tuning.best_params(setup, best, directory)
+    results_lib.write_best(setup, workdir, results, best, params, seconds)
 
 
 def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
     """Locks the workdir and writes its settings; returns "", for `multihost.agree`."""
     workdir_lib.lock(workdir)
-    for name in (tuned_model.DIRECTORY, PREDICTIONS_DIRECTORY):
+    for name in (tuned_model.DIRECTORY, results_lib.PREDICTIONS_DIRECTORY):
         path = Path(workdir) / name
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise ConfigError(f"{path} is not a directory; remove it")
@@ -131,117 +136,64 @@ def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> No
         )
 
 
-def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> None:
-    """Writes the best run's model, the predictions, the plots and results.json.
-
-    Prints a table of all runs.
-
-    Raises:
-      AllDivergedError: if every run diverged before its first evaluation.
-    """
-    metric = setup.config.metric
-    evaluated = [result for result in results if result.best_step]
-    if not evaluated:
-        raise AllDivergedError(
-            f"every run diverged before its first evaluation: {results[0].diverged}"
-        )
-    best = max(evaluated, key=lambda result: results_lib.worth(result.metrics, metric))
-    directory = results_lib.directory_of(workdir, best.learning_rate, best.seed)
-    params = tuning.best_params(setup, best, directory)
-    predicted = [_predict(setup, params, split) for split in setup.datasets.dev]
-    tests = [_predict(setup, params, split) for split in setup.datasets.test]
-    # Process 0 writes the model, and holds only its shards of split parameters.
-    params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
-
-    def write_all() -> str:
-        scores = write_predictions(setup, workdir, predicted, tests)
-        tuned_model.write(setup, params, workdir, scores)
-        results_lib.plot_curves(workdir, results, metric)
-        dev = setup.datasets.dev[0].examples
-        results_lib.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
-        content = {
-            "metric": metric,
-            "best": {"learning_rate": best.learning_rate, "seed": best.seed},
-            "dev": scores,
-            "runs": [dataclasses.asdict(result) for result in results],
-        }
-        small_files.write_json(Path(workdir) / SUMMARY_FILE, content)
-        results_lib.print_table(results, metric)
-        print(summary(setup, workdir, best, scores, seconds))
-        return ""
-
-    multihost.agree("end", write_all)  # all processes wait for process 0
+def describe(setup: Setup, start: Start, workdir: str) -> str:
+    """Returns the first lines of a sweep: its model, task, data and devices."""
+    config, datasets = setup.config, setup.datasets
+    model = setup.encoder.config
+    part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
+    names = f", {len(datasets.names)} labels" if datasets.names else ""
+    notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
+    sizes = [
+        split.examples.size(len(split.features))
+        for split in (datasets.train, *datasets.dev)
+    ]
+    teacher = []
+    if setup.teacher:
+        layers = _layers(setup.teacher.config)
+        teacher = [f"teacher: {config.distill.teacher}, {layers}"]
+    lines = [
+        f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
+        *teacher,
+        f"task:   {config.task.kind}{names}, rows of at most"
+        f" {config.sequence_length} tokens, best by {config.metric}",
+        f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
+        *(f"        {note}" for note in notes),
+        f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
+        f" {workdir}",
+    ]
+    return "\n".join(lines)
 
 
-def _predict(setup: Setup, params: Any, split: Split) -> Any:
-    """Returns the predictions for a data set, and shows progress."""
-    doing = f"predicting {split.spec}"
-    with Progress(doing, len(split.features), "rows") as progress:
-        return setup.predict(params, split, progress.add)
+def _layers(model: ModelConfig) -> str:
+    number = model.num_hidden_layers
+    return f"{number} layer{'s' if number > 1 else ''}"
 
 
-def summary(
-    setup: Setup,
-    workdir: str,
-    best: Result,
-    scores: dict[str, dict[str, float]],
-    seconds: float,
-) -> str:
-    """Returns the last lines of a sweep: its best run, files and next command."""
-    metric = setup.config.metric
-    sets = "; ".join(
-        f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-        for spec, found in scores.items()
-    )
-    model = shlex.quote(f"--model={workdir}/{tuned_model.DIRECTORY}")
-    line = shlex.quote(setup.config.task.form.example)
-    return (
-        f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
-        f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
-        f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
-        f" model is in {workdir}/{tuned_model.DIRECTORY}, predictions in"
-        f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
-        f" {workdir}/{results_lib.CURVES_FILE}. Next, predict the lines of a file or,"
-        f" with --input=-, of standard input:\n  echo {line} | python -m"
-        f" bert_jax.predict {model} --input=-"
-    )
+def class_counts(datasets: Datasets) -> list[str]:
+    """Returns a line for each labelled set with the number of examples per class."""
+    found = []
+    for split in (datasets.train, *datasets.dev):
+        counts = split.examples.class_counts(datasets.names)
+        shown = [f"{name} {count:,}" for name, count in counts]
+        if len(shown) > LISTED_CLASSES:
+            counts.sort(key=lambda item: -item[1])
+            (most, highest), (least, lowest) = counts[0], counts[-1]
+            shown = [f"from {least} {lowest:,} to {most} {highest:,}"]
+        if shown:
+            found.append(f"{split.spec}: {', '.join(shown)}")
+    return found
 
 
-def _majority(dev: Split) -> str:
-    """Returns the accuracy of the most frequent label; "" without classes."""
-    labels = getattr(dev.examples, "labels", None)
-    if labels is None or labels.dtype != np.int32:
-        return ""
-    share = np.bincount(labels).max() / len(labels)
-    return f" The most frequent label of {dev.spec} alone has accuracy {share:.4g}."
-
-
-def write_predictions(
-    setup: Setup, workdir: str, dev: list[Any], test: list[Any]
-) -> dict[str, dict[str, float]]:
-    """Writes the predictions of each data set into a directory of its own.
-
-    Returns:
-      The metrics of the dev sets, keyed by their specs.
-    """
-    task, names = setup.config.task, setup.datasets.names
-    scores = {}
-    for split, predicted, directory in _named(workdir, "dev", setup.datasets.dev, dev):
-        split.examples.write(directory, predicted, names)
-        scores[split.spec] = task.evaluate(split.examples, predicted, names)
-    tests = _named(workdir, "test", setup.datasets.test, test)
-    for i, (split, predicted, directory) in enumerate(tests):
-        split.examples.write(directory, predicted, names)
-        task.write_submission(directory, i, split.examples, predicted, names)
-    return scores
-
-
-def _named(
-    workdir: str, kind: str, splits: Sequence[Split], all_predicted: list[Any]
-) -> Iterator[tuple[Split, Any, Path]]:
-    """Yields data sets with their predictions, and a new directory for each."""
-    for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
-        name = kind if len(splits) == 1 else f"{kind}{i + 1}"
-        directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
-        directory.mkdir(parents=True, exist_ok=True)
-        yield split, predicted, directory
+def losses(datasets: Datasets) -> list[str]:
+    """Returns a line for each data set that was truncated or is incomplete."""
+    found = []
+    for split in (datasets.train, *datasets.dev, *datasets.test):
+        parts = [
+            f"{count:,} {words}"
+            for name, words in LOSSES.items()
+            for holder in (split.features, split.examples)
+            if (count := getattr(holder, name, 0))
+        ]
+        if parts:
+            found.append(f"{split.spec}: {', '.join(parts)}")
+    return found

@@ -58,28 +58,16 @@ PAIRS = (
 def write(
     setup: "Setup", params: Any, workdir: str, scores: dict[str, dict[str, float]]
 ) -> None:
-    """Writes a fine-tuned model for transformers and `predict`.
-
-    Replaces the model of an earlier call.
-
-    Args:
-      params: the model's parameters, complete in this process.
-      scores: metrics of the dev sets, for the model card.
-    """
+    """Writes a model for transformers and `predict`, in the place of an earlier one."""
     target = Path(workdir) / DIRECTORY
     old = target.with_name(f".{DIRECTORY}.unfinished.old")
     # A killed process leaves its unfinished directory.
     for unfinished in target.parent.glob(f".{DIRECTORY}.unfinished.*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     with files.new_directory(target) as tmp:
-        tokenizer = setup.encoder.tokenizer
+        tokenizer, length = setup.encoder.tokenizer, setup.config.sequence_length
         huggingface_write.write_tuned(
-            tmp,
-            params,
-            setup.model,
-            setup.head,
-            tokenizer,
-            setup.config.sequence_length,
+            tmp, params, setup.model, setup.head, tokenizer, length
         )
         write_settings(tmp, setup.config.task, setup.datasets.train.examples)
         digests.write_sums(tmp)
@@ -90,11 +78,7 @@ def write(
 
 
 def write_settings(directory: Path, task: Task, train: Examples) -> None:
-    """Writes decisions.json into a model's directory, if the kind of task has settings.
-
-    Args:
-      train: the training set; a setting is an attribute of it or of the task.
-    """
+    """Writes decisions.json if a task has settings, attributes of it or its data."""
     if task.settings:
         values = {
             key: getattr(task if hasattr(task, key) else train, key)
@@ -104,11 +88,7 @@ def write_settings(directory: Path, task: Task, train: Examples) -> None:
 
 
 def read_settings(directory: Path, kind: str, **given: Any) -> dict[str, Any]:
-    """Reads a model's settings; missing ones have the values of `Task.settings`.
-
-    Args:
-      **given: settings that replace the model's; None keeps the model's.
-    """
+    """Reads a model's settings; `given` ones that are not None replace them."""
     cls, path = TASKS[kind], directory / SETTINGS_FILE
     types = typing.get_type_hints(cls, include_extras=True) | TYPES
     found = dict(cls.settings)
@@ -132,11 +112,7 @@ def read_settings(directory: Path, kind: str, **given: Any) -> dict[str, Any]:
 def task_of(
     kind: str, labels: tuple[str, ...], settings: dict[str, Any], num_best: int
 ) -> Task:
-    """Returns the task of a model; keys that do not affect predictions are None.
-
-    Args:
-      settings: from `read_settings`.
-    """
+    """Returns the task of a model; keys that do not affect predictions are None."""
     cls: Any = TASKS[kind]
     values = {"kind": kind, "labels": labels, "num_best": num_best} | settings
     if "num_texts" in settings:
@@ -148,37 +124,25 @@ def task_of(
 def write_card(
     directory: Path, setup: "Setup", scores: dict[str, dict[str, float]]
 ) -> None:
-    """Writes README.md into the directory of a fine-tuned model.
-
-    Args:
-      scores: metrics of the dev sets, keyed by their specs.
-    """
-    config = setup.config
+    """Writes README.md into the directory of a fine-tuned model."""
+    config, names = setup.config, setup.datasets.names
     task = config.task
     cls = task.head.architecture.removeprefix("Bert").removeprefix("Model")
     limits = [LENGTH.format(length=config.sequence_length), *[PAIRS] * task.cuts_pairs]
+    metrics = [
+        f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
+        for spec, found in scores.items()
+        for name, value in found.items()
+    ]
     sections = [
         f"{METADATA}pipeline_tag: {task.pipeline}\n---",
         f"# BERT for {task.kind.replace('_', ' ')}",
         f"Fine-tuned with bert_jax on `{config.data.train}`.",
         f"## Loading\n\n{LOADING.format(cls='AutoModel' + cls)}",
-        f"## Metrics\n\n{_metrics(scores)}",
+        "\n".join(["## Metrics\n\n| dev set | metric | |\n|---|---|---|", *metrics]),
         f"## Input\n\n{' '.join(limits)}",
-        *_labels(setup.datasets.names),
+        f"## Labels\n\n{', '.join(f'`{name}`' for name in names)}" if names else "",
         f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
-    text = "\n\n".join(sections) + "\n"
+    text = "\n\n".join(filter(None, sections)) + "\n"
     storage.write(str(directory / "README.md"), text.encode())
-
-
-def _metrics(scores: dict[str, dict[str, float]]) -> str:
-    rows = [
-        f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
-        for spec, found in scores.items()
-        for name, value in found.items()
-    ]
-    return "\n".join(["| dev set | metric | |", "|---|---|---|", *rows])
-
-
-def _labels(names: tuple[str, ...]) -> list[str]:
-    return [f"## Labels\n\n{', '.join(f'`{name}`' for name in names)}"] if names else []

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,20 +44,16 @@ POOLING = ("none", "words", *TEXT_POOLING)
 
 @dataclasses.dataclass(frozen=True)
 class TokenFeatures:
-    """Features of the tokens or words of one text or pair.
+    """Features of the tokens or words of one text or pair."""
 
-    Attributes:
-      ids: int32[T], the row [CLS] text [SEP] or [CLS] text [SEP] other text [SEP]; with
-        "words" pooling, the first token of each word.
-      starts, ends: int32[T], character offsets of each token in its text; 0 for special
-        tokens.
-      values: float32[T, F].
-    """
-
+    # int32[T], the row [CLS] text [SEP] or [CLS] text [SEP] other text [SEP]; with
+    # "words" pooling, the first token of each word
     ids: np.ndarray
+    # starts, ends: int32[T], character offsets of each token in its text; 0 for special
+    # tokens
     starts: np.ndarray
     ends: np.ndarray
-    values: np.ndarray
+    values: np.ndarray  # float32[T, F]
 
 
 def load(
@@ -121,36 +117,6 @@ class TextEncoder(Model):
             static_argnames=("layers", "pooling"),
         )
 
-    @overload
-    def features(
-        self,
-        texts: Sequence[Text],
-        *,
-        layers: str = ...,
-        pooling: Literal["mean", "cls"] = ...,
-        on_batch: Callable[[int], object] | None = ...,
-    ) -> np.ndarray: ...
-
-    @overload
-    def features(
-        self,
-        texts: Sequence[Text],
-        *,
-        layers: str = ...,
-        pooling: Literal["none", "words"],
-        on_batch: Callable[[int], object] | None = ...,
-    ) -> list[TokenFeatures]: ...
-
-    @overload
-    def features(
-        self,
-        texts: Sequence[Text],
-        *,
-        layers: str = ...,
-        pooling: str,
-        on_batch: Callable[[int], object] | None = ...,
-    ) -> np.ndarray | list[TokenFeatures]: ...
-
     def features(
         self,
         texts: Sequence[Text],
@@ -158,7 +124,7 @@ class TextEncoder(Model):
         layers: str = "last",
         pooling: str = "mean",
         on_batch: Callable[[int], object] | None = None,
-    ) -> np.ndarray | list[TokenFeatures]:
+    ) -> Any:
         """Computes features of texts.
 
         Texts are sorted by length before they are batched, so that a large list needs
@@ -166,8 +132,7 @@ class TextEncoder(Model):
 
         Args:
           texts: N texts, or pairs of texts as tuples, in any mixture.
-          layers: a key of LAYERS: "first" (the embeddings), "second_to_last", "last",
-            "sum_last_four", "concat_last_four" or "sum_all".
+          layers: a key of LAYERS; "first" is the embeddings.
           pooling: "mean" for one vector per text, the mean over all its tokens, [CLS]
             and [SEP] included; "cls" for the vector of [CLS]; "none" for one vector per
             token; "words" for one per word, that of its first token.
@@ -206,7 +171,7 @@ class TextEncoder(Model):
         rows, starts, ends = self._rows(texts)
         batch_size = batches.rounded_up(self._batch_size, self._mesh)
         for batch_B in batches.by_length(rows.num_tokens(), batch_size):
-            is_text_B = batch_B >= 0
+            texts_B = batch_B[batch_B >= 0]
             rows_B = np.maximum(batch_B, 0)
             cut = rows.cut(rows_B)
             layout = cut.layout(rows_B)
@@ -216,24 +181,23 @@ class TextEncoder(Model):
                 self._forward(self._params, placed, layers, pooling)
             )
             num_tokens_B = (arrays["sequence_ids"] > 0).sum(axis=1)
-            self.num_tokens += int(num_tokens_B[is_text_B].sum())
-            for row, text in enumerate(batch_B[is_text_B]):
+            self.num_tokens += int(num_tokens_B[: len(texts_B)].sum())
+            for row, text in enumerate(texts_B):
                 if pooling in TEXT_POOLING:
                     found[text] = values[row]
                     continue
-                tokens = slice(num_tokens_B[row])
-                features = TokenFeatures(
-                    arrays["input_ids"][row, tokens],
-                    starts[layout.source_BT[row, tokens]],
-                    ends[layout.source_BT[row, tokens]],
-                    values[row, tokens].copy(),
+                tokens = row, slice(num_tokens_B[row])
+                source = layout.source_BT[tokens]
+                found[text] = TokenFeatures(
+                    arrays["input_ids"][tokens],
+                    starts[source],
+                    ends[source],
+                    values[tokens].copy(),
                 )
-                is_by_word = pooling == "words"
-                found[text] = (
-                    word_features(texts[text][0], features) if is_by_word else features
-                )
+                if pooling == "words":
+                    found[text] = word_features(texts[text][0], found[text])
             if on_batch is not None:
-                on_batch(int(is_text_B.sum()))
+                on_batch(len(texts_B))
 
     def _rows(self, texts: list[Parts]) -> tuple[Rows, np.ndarray, np.ndarray]:
         """Returns the rows, and the character offsets of their tokens."""
@@ -283,8 +247,7 @@ def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     0 and features of 0.
 
     Args:
-      text: a single text, not a pair.
-      features: features of its tokens, including [CLS] and [SEP].
+      features: features of the text's tokens, including [CLS] and [SEP].
     """
     spans = [match.span() for match in re.finditer("[^ ]+", text)]
     words = np.array(spans, np.int32).reshape(-1, 2)

@@ -33,17 +33,11 @@ from bert_jax.training import losses
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Pseudo-log-likelihoods of texts.
+    """Pseudo-log-likelihoods of texts."""
 
-    Attributes:
-      values: float64[N], in nats; 0 for a text without tokens.
-      num_tokens: int64[N], the number of scored tokens.
-      num_truncated: the number of truncated texts.
-    """
-
-    values: np.ndarray
-    num_tokens: np.ndarray
-    num_truncated: int
+    values: np.ndarray  # float64[N], in nats; 0 for a text without tokens
+    num_tokens: np.ndarray  # int64[N], the number of scored tokens
+    num_truncated: int  # the number of truncated texts
 
 
 def load_masked_lm(
@@ -73,7 +67,9 @@ def load_masked_lm(
     base.check_options(batch_size, compute_dtype, "float32")
     with jax.set_mesh(base.current_mesh()):
         return MaskedLM(
-            model_lib.read_masked_lm(os.fspath(path), lowercase, "model"),
+            model_lib.read_encoder(
+                os.fspath(path), lowercase, "model", has_masked_lm=True
+            ),
             max_length=max_length,
             batch_size=batch_size,
             compute_dtype=compute_dtype,
@@ -105,14 +101,10 @@ class MaskedLM(Model):
         *,
         on_batch: Callable[[int], object] | None = None,
     ) -> Scores:
-        """Computes the pseudo-log-likelihood of each text.
+        """Computes the pseudo-log-likelihood of each of N texts.
 
         Args:
-          texts: N texts.
           on_batch: called after each batch with the number of tokens scored in it.
-
-        Returns:
-          `values` float64[N], in nats, and `num_tokens` int64[N].
 
         Raises:
           TypeError: if `texts` is not a list of strings.
@@ -141,15 +133,12 @@ class Scorer:
         dtype: jnp.dtype,
         mesh: jax.sharding.Mesh,
     ):
-        """Initializes the scorer.
+        """Compiles nothing yet.
 
         Args:
           graphdef: structure of a `BertForPreTraining`; its next-sentence head and
             pooler may be missing.
-          max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts
-            are truncated at the end.
-          batch_size: rows per step, over all devices; rounded up to a multiple of the
-            mesh's batch divisor.
+          max_length, batch_size: as in `load_masked_lm`.
           mesh: mesh of the parameters, and of each call.
         """
         self._batch_size = batches.rounded_up(batch_size, mesh)
@@ -165,13 +154,9 @@ class Scorer:
         texts: Sequence[str],
         on_batch: Callable[[int], object] | None = None,
     ) -> Scores:
-        """Returns the scores of N texts, the same in every process.
+        """Returns the scores of N texts, the same in every process; see `score`.
 
         Masked rows are sorted by length before they are batched.
-
-        Args:
-          texts: the same in every process.
-          on_batch: called after each batch with the number of masked tokens in it.
         """
         rows, num_truncated = self._rows(texts)
         lengths_N = rows.pairs_N4[:, 1]

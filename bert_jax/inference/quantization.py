@@ -1,5 +1,6 @@
 """Compares the results of int8 weights with those of float32 weights."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +18,7 @@ DISCRETE = ("label", "labels", "choice", "tags", "answer")
 class QuantizationCheck:
     """A function with int8 weights whose first call is compared with float32 weights.
 
-    Attributes:
-      summary: the difference in words; "" before the first call.
-      secs: the seconds that the comparison took.
+    Prints the difference. `secs` is the time that the comparison took.
     """
 
     def __init__(
@@ -28,34 +27,38 @@ class QuantizationCheck:
         exact: Callable[[Any], Any],
         difference: Callable[[Any, Any], str],
     ):
-        """Stores both functions.
-
-        Args:
-          function: maps a list of texts to one result each, with int8 weights.
-          exact: the same with float32 weights; released after its only call.
-          difference: describes the difference between the results of `exact` (first)
-            and those of `function`.
-        """
-        self._function, self._difference = function, difference
+        """Stores both functions, which map a list of texts to one result each."""
+        self._function, self._difference, self.secs = function, difference, 0.0
         self._exact: Callable[[Any], Any] | None = exact
-        self.summary, self.secs = "", 0.0
 
     def __call__(self, texts: Sequence[Any], **options: Any) -> Any:
-        """Calls the function with int8 weights; `options` are passed to it alone."""
         found = self._function(texts, **options)
         if self._exact:
             begin = time.monotonic()
             exact = self._exact(texts[:NUM_COMPARED])
-            self.summary = self._difference(exact, found[: len(exact)])
-            self._exact = None
+            difference = self._difference(exact, found[: len(exact)])
+            print(f"int8 weights: {difference}", file=sys.stderr)
+            self._exact = None  # releases the float32 weights
             self.secs = time.monotonic() - begin
         return found
 
 
-def memory_summary(exact: Model, quantized: Model) -> str:
-    """Describes the memory that quantization saves."""
-    before, after = exact.num_bytes, quantized.num_bytes
-    return f"int8 weights: {after / 1e6:,.1f} MB instead of {before / 1e6:,.1f} MB"
+def with_weights(
+    model: Model,
+    weights: str | None,
+    function_of: Callable[[Any], Callable[..., Any]],
+    difference: Callable[[Any, Any], str],
+) -> tuple[Any, Callable[..., Any]]:
+    """Returns a float32 model with other weights, and a function of it.
+
+    With int8 weights the function is a QuantizationCheck, and the memory is printed.
+    """
+    if weights == "float32":
+        return model, function_of(model)
+    small = model.quantized()
+    sizes = f"{small.num_bytes / 1e6:,.1f} MB instead of {model.num_bytes / 1e6:,.1f}"
+    print(f"int8 weights: {sizes} MB", file=sys.stderr)
+    return small, QuantizationCheck(function_of(small), function_of(model), difference)
 
 
 def features_difference(

@@ -8,7 +8,7 @@ import jax
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tuned_model
-from bert_jax.finetuning.predictor import Predictor
+from bert_jax.finetuning.data.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS
 from bert_jax.finetuning.tasks.base import Form
 from bert_jax.inference import model as base
@@ -102,11 +102,7 @@ class TunedModel(Model):
         num_best: int,
         **options: Any,
     ):
-        """Places a model with a head; see `load_tuned` for the options.
-
-        Args:
-          settings: the decision settings, from `tuned_model.read_settings`.
-        """
+        """Places a model; see `load_tuned`, and `tuned_model.read_settings`."""
         super().__init__(model, **options)
         assert model.head is not None
         self._head, self._prompt, self._settings = model.head, model.prompt, settings
@@ -117,7 +113,7 @@ class TunedModel(Model):
         self.max_texts = self._task.form.most
         self._predictor = Predictor(
             self._graphdef,
-            length=self.max_length,
+            max_length=self.max_length,
             batch_size=self._batch_size,
             dtype=self._dtype,
             mesh=self._mesh,

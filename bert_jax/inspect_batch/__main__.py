@@ -25,7 +25,8 @@ from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.inspect_batch import page
 from bert_jax.inspect_batch import rows as rows_lib
-from bert_jax.loading import completion, initialize
+from bert_jax.loading import initialize
+from bert_jax.loading import start as start_lib
 from bert_jax.phases import Skips
 from bert_jax.training import resume
 
@@ -89,7 +90,7 @@ def main() -> None:
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:
-        config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
+        config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
         skips = ()
     rows_lib.check_step(config, _STEP.value)  # fails before a corpus is prepared
     html = _HTML.value and cli.output_file("html", _HTML.value)

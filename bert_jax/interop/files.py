@@ -27,35 +27,29 @@ _LINE = re.compile(r"^([\da-fA-F]{64}) [ *]?(?:\./)*(.+?)\r?(?:\n|\Z)", re.MULTI
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """An opened model whose weights are not read yet.
-
-    Attributes:
-      directory: the directory of the model.
-      sizes: the values of its config file, including vocab_size, under the names of
-        `config.model` where they exist.
-      lowercase: whether its tokenizer lower-cases text; None if unknown.
-      shapes: the shapes of the tensors that are parameters of our models, by our names
-        and in our layout.
-      unused: the names of its other tensors.
-      vocabulary: the content of the tokenizer file of a corpus for the model; None if
-        such a corpus cannot be prepared.
-      vocabulary_path: the tokenizer file, or its expected path. Its name shows the kind
-        of tokenizer, which may differ from the expected kind.
-      tokenizer: builds the tokenizer of the model, given whether it lower-cases text;
-        None if there is none.
-      read: returns the tensors of `shapes` as float32 arrays.
-      notes: a line for each setting that the model does not record.
-    """
+    """An opened model whose weights are not read yet."""
 
     directory: Path
+    # the values of its config file, including vocab_size, under the names of
+    # `config.model` where they exist
     sizes: dict[str, Any]
-    lowercase: bool | None
+    lowercase: bool | None  # whether its tokenizer lower-cases text; None if unknown
+    # the shapes of the tensors that are parameters of our models, by our names and in
+    # our layout
     shapes: dict[str, tuple[int, ...]]
-    unused: tuple[str, ...]
+    unused: tuple[str, ...]  # the names of its other tensors
+    # the content of the tokenizer file of a corpus for the model; None if such a corpus
+    # cannot be prepared
     vocabulary: bytes | None
+    # the tokenizer file, or its expected path. Its name shows the kind of tokenizer,
+    # which may differ from the expected kind.
     vocabulary_path: Path
+    # builds the tokenizer of the model, given whether it lower-cases text; None if
+    # there is none
     tokenizer: Callable[[bool], Tokenizer] | None
+    # returns the tensors of `shapes` as float32 arrays
     read: Callable[[], dict[str, np.ndarray]]
+    # a line for each setting that the model does not record
     notes: tuple[str, ...] = ()
 
 

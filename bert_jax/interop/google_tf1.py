@@ -5,15 +5,13 @@ bert_model.ckpt.data-00000-of-00001, with the variable names of run_pretraining.
 in the released models. No graph is read or written, and no code of a checkpoint is run.
 """
 
+import contextlib
 import dataclasses
 import functools
 import glob
-import json
 import math
 import os
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +32,6 @@ CHECKPOINT = "bert_model.ckpt"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a variable of TF2 checkpoints
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; bert_config.json has no key
-# Lists the variables of a checkpoint. It runs in a process of its own, because
-# TensorFlow aborts when it reads an index with impossible shapes or dtypes.
-LIST_VARIABLES = """
-import json, sys
-from bert_jax.lazy_tensorflow import tf
-reader = tf.train.load_checkpoint(sys.argv[1])
-dtypes = reader.get_variable_to_dtype_map()
-shapes = reader.get_variable_to_shape_map()
-print(json.dumps({name: (shapes[name], dtypes[name].name) for name in shapes}))
-"""
 
 
 def write(
@@ -95,12 +83,7 @@ def is_source(path: Path) -> bool:
 
 
 def open_source(path: Path, wanted: Iterable[str]) -> Source:
-    """Opens a TF1 checkpoint of BERT with bert_config.json beside it.
-
-    Args:
-      path: the directory or, if it has several checkpoints, the checkpoint's path
-        without .index.
-    """
+    """Opens a TF1 checkpoint by its directory, or by its path without .index."""
     prefix = _prefix(path)
     directory = prefix.parent
     config = config_values(path)
@@ -186,7 +169,9 @@ def _data_files(prefix: Path) -> list[Path]:
 
 def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all variables except the optimizer's, by name."""
-    variables = _list_variables(prefix)
+    with _open(prefix) as reader:
+        variables = reader.get_variable_to_shape_map()
+        dtypes = reader.get_variable_to_dtype_map()
     if not _data_files(prefix):
         raise CorruptError(
             f"{prefix}.data-00000-of-00001 is missing; download it again"
@@ -199,9 +184,10 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
         )
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
-    for name, (shape, dtype) in variables.items():
-        if _is_optimizer_variable(name):
+    for name, shape in variables.items():
+        if name == "global_step" or name.endswith(("/adam_m", "/adam_v")):
             continue
+        dtype = dtypes[name].name
         if dtype not in DTYPES:
             raise ConfigError(
                 f"{prefix} stores {name!r} as {dtype}; save it as one of"
@@ -209,26 +195,8 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
             )
         if math.prod(shape) * DTYPES[dtype] > available:
             raise _corrupt(prefix, f"{name!r} is larger than its data files")
-        shapes[name] = shape
+        shapes[name] = tuple(shape)
     return shapes
-
-
-def _list_variables(prefix: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns the shape and the name of the dtype of every variable, by name."""
-    # The subprocess imports this package from the same place as this process.
-    path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
-    child = subprocess.run(
-        [sys.executable, "-c", LIST_VARIABLES, str(prefix)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": path},
-    )
-    if child.returncode:
-        # The last line names an exception; after an abort there are only addresses.
-        *_, last = child.stderr.strip().splitlines() or [""]
-        raise _corrupt(prefix, last if child.returncode == 1 else "a forged index")
-    found = json.loads(child.stdout)
-    return {name: (tuple(shape), dtype) for name, (shape, dtype) in found.items()}
 
 
 def _convert_tf2(prefix: Path) -> str:
@@ -242,18 +210,19 @@ def _convert_tf2(prefix: Path) -> str:
     )
 
 
-def _is_optimizer_variable(name: str) -> bool:
-    return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
-
-
 def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns the variables of `names`, {key: variable}, as float32 arrays by key."""
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
+    with _open(prefix) as reader:
         return {
             key: np.asarray(reader.get_tensor(name)).astype(np.float32)
             for key, name in names.items()
         }
+
+
+@contextlib.contextmanager
+def _open(prefix: Path) -> Iterator[Any]:
+    try:
+        yield tf.train.load_checkpoint(str(prefix))
     # The reader converts some of TensorFlow's errors to Python exceptions.
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise _corrupt(prefix, error) from None

@@ -59,11 +59,7 @@ def keys(head: Head) -> dict[str, Any]:
 
 
 def parse(config: dict[str, Any], path: Path, types: Sequence[HeadType]) -> Head:
-    """Returns the head that a config.json describes.
-
-    Args:
-      path: the file, for error messages and to find the files beside it.
-    """
+    """Returns the head that a config.json and the files beside it describe."""
     labels = _labels(config, path)
     # transformers infers a missing problem type in the same way.
     inferred = "regression" if len(labels) == 1 else "single_label_classification"

@@ -105,16 +105,10 @@ def max_length(directory: Path) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """A tensor in a file.
-
-    Attributes:
-      path, name: its file, and its name there.
-      dtype: the name of its dtype.
-      shape: its shape.
-    """
+    """A tensor in a file."""
 
     path: Path
-    name: str
+    name: str  # in the file
     dtype: str
     shape: tuple[int, ...]
 

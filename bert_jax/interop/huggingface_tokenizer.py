@@ -54,19 +54,13 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of Adde
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """The tokenizer of a directory.
+    """The tokenizer of a directory."""
 
-    Attributes:
-      path: the file with its vocabulary.
-      lowercase: whether it lower-cases text; None if no file records it.
-      build: builds it, given whether it lower-cases text.
-      for_corpora: the content of the tokenizer file of a corpus for the model; None if
-        such a corpus cannot be prepared.
-    """
-
-    path: Path
-    lowercase: bool | None
-    build: Callable[[bool], Tokenizer]
+    path: Path  # the file with its vocabulary
+    lowercase: bool | None  # whether it lower-cases text; None if no file records it
+    build: Callable[[bool], Tokenizer]  # builds it, given whether it lower-cases text
+    # the content of the tokenizer file of a corpus for the model; None if such a corpus
+    # cannot be prepared
     for_corpora: bytes | None
 
 

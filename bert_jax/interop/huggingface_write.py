@@ -45,11 +45,7 @@ def write_tuned(
 ) -> None:
     """Writes a fine-tuned model into an existing directory.
 
-    A dual encoder also gets the files of sentence-transformers, which define its
-    pooling.
-
-    Args:
-      max_length: the maximum number of tokens in a row in fine-tuning.
+    A dual encoder also gets the files with which sentence-transformers pools.
     """
     _write(directory, params, config, head, tokenizer, max_length, "float32")
     if head.type.is_dual_encoder:

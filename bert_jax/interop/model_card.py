@@ -6,12 +6,11 @@ The front matter between the lines of --- is for the Hugging Face hub.
 from pathlib import Path
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import hub, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.sources import hub_datasets
-from bert_jax.interop import push
 from bert_jax.monitoring import report, writer
 
 LOAD = {
@@ -36,15 +35,6 @@ pretraining does not train these averages to be comparable.""",
 }
 IN_DIRECTORY = "DIRECTORY is the directory of this file."
 ON_THE_HUB = 'With `revision="TAG"` they load this step.'
-METRICS = {
-    "eval_masked_lm_loss": "masked-LM loss, nats",
-    "eval_masked_lm_accuracy": "masked-LM accuracy",
-    "eval_next_sentence_loss": "next-sentence loss, nats",
-    "eval_next_sentence_accuracy": "next-sentence accuracy",
-    writer.MAJORITY: "next-sentence accuracy of the more frequent label",
-    "probe/blimp": "BLiMP accuracy (a sample), %",
-    "probe/stsb": "STS-B Spearman correlation without fine-tuning, %",
-}
 BFLOAT16 = (
     "The variables are bfloat16. google-research/bert declares float32 variables and"
     " cannot load them; bert_jax and `tf.train.load_checkpoint` can."
@@ -67,22 +57,18 @@ def write(
     step: int,
     format_name: str,
     dtype: str,
-    target: push.Target | None = None,
+    target: hub.Target | None = None,
 ) -> None:
-    """Writes README.md into the directory of an export.
-
-    Args:
-      workdir: the workdir of the run, whose metrics.jsonl is read.
-      format_name: a key of LOAD.
-      target: where the export is uploaded; None if it is not.
-    """
-    model = config.model
+    """Writes README.md into the directory of an export."""
+    model, curves = config.model, ""
+    if (directory / report.CURVES_FILE).exists():
+        curves = f"\n\n![Losses and accuracies over the steps]({report.CURVES_FILE})"
     sections = [
         _front_matter(format_name, config),
         f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
         f"{_origin(config, step)} The weights here are {dtype}.",
         f"## Loading\n\n{_load(config, format_name, dtype, target, step)}",
-        f"## Held-out metrics\n\n{_metrics(workdir, step)}{_curves(directory)}",
+        f"## Held-out metrics\n\n{_metrics(workdir, step)}{curves}",
         f"## Data\n\n{_data(corpus, config)}",
         f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
@@ -93,11 +79,7 @@ def write(
 def plot(
     directory: Path, workdir: str, step: int, unigram_entropy: float | None
 ) -> None:
-    """Plots the curves up to a step into the directory, if metrics.jsonl has any.
-
-    Args:
-      unigram_entropy: see `report.plot_curves`.
-    """
+    """Plots the curves up to a step into the directory, if metrics.jsonl has any."""
     if lines := _lines(workdir, step):
         report.plot_curves(str(directory), lines, unigram_entropy)
 
@@ -133,7 +115,7 @@ def _load(
     config: ExperimentConfig,
     format_name: str,
     dtype: str,
-    target: push.Target | None,
+    target: hub.Target | None,
     step: int,
 ) -> str:
     text = LOAD[format_name].replace("LOWERCASE", str(config.tokenizer.lowercase))
@@ -156,17 +138,12 @@ def _metrics(workdir: str, step: int) -> str:
         return "There was no evaluation up to this step."
     newest = evaluated[-1]
     rows = [
-        f"| {label} | {newest[name]:.4f} |"
-        for name, label in METRICS.items()
-        if newest.get(name) is not None
+        f"| {name} | {value:.4f} |"
+        for name, value in newest.items()
+        if name.startswith(("eval_", writer.PROBE)) and value is not None
     ]
-    return "\n".join([f"| at step {newest['step']:,} | |", "|---|---|", *rows])
-
-
-def _curves(directory: Path) -> str:
-    if not (directory / report.CURVES_FILE).exists():
-        return ""
-    return f"\n\n![Losses and accuracies over the steps]({report.CURVES_FILE})"
+    head = f"| at step {newest['step']:,}; losses in nats, probes in % | |"
+    return "\n".join([head, "|---|---|", *rows])
 
 
 def _data(corpus: Corpus, config: ExperimentConfig) -> str:

@@ -46,7 +46,7 @@ TENSORS = {
     "qa_outputs.kernel": "qa_outputs.weight",
     "qa_outputs.bias": "qa_outputs.bias",
 }
-# Our name -> the name in Google's run_....py; the others are as above with slashes.
+# Our name -> Google's name in run_pretraining.py; the others have slashes instead.
 GOOGLE_TENSORS = {
     "bert.embeddings.word": "bert/embeddings/word_embeddings",
     "bert.embeddings.position": "bert/embeddings/position_embeddings",
@@ -54,30 +54,20 @@ GOOGLE_TENSORS = {
     "decoder_bias": "cls/predictions/output_bias",
     "next_sentence.kernel": "cls/seq_relationship/output_weights",
     "next_sentence.bias": "cls/seq_relationship/output_bias",
-    "classifier.kernel": "output_weights",
-    "classifier.bias": "output_bias",
-    "qa_outputs.kernel": "cls/squad/output_weights",
-    "qa_outputs.bias": "cls/squad/output_bias",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """The names and layouts of parameters in one format.
+    """The names and layouts of parameters in one format."""
 
-    Attributes:
-      tensors: our name -> the name in the format, of parameters outside of MODULES.
-      separator: the separator between the parts of a name.
-      linear: our name of each parameter of a Linear -> its name in the format.
-      layer_norm: the same for a LayerNorm.
-      transposed: matches our names of kernels that the format stores as
-        [output, input].
-    """
-
+    # our name -> the name in the format, of parameters outside of MODULES
     tensors: dict[str, str]
-    separator: str
+    separator: str  # the separator between the parts of a name
+    # our name of each parameter of a Linear -> its name in the format
     linear: dict[str, str]
-    layer_norm: dict[str, str]
+    layer_norm: dict[str, str]  # the same for a LayerNorm
+    # matches our names of kernels that the format stores as [output, input]
     transposed: re.Pattern[str]
 
     def name(self, ours: str) -> str:
@@ -115,7 +105,7 @@ GOOGLE = Naming(
     separator="/",
     linear={"kernel": "kernel", "bias": "bias"},
     layer_norm={"scale": "gamma", "bias": "beta"},
-    transposed=re.compile(r"(next_sentence|classifier|qa_outputs)\.kernel"),
+    transposed=re.compile(r"next_sentence\.kernel"),
 )
 
 
@@ -156,14 +146,7 @@ def rename(
 def find(
     names: Iterable[str], wanted: Iterable[str], naming: Naming
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Matches our parameters to the tensors of a model.
-
-    Args:
-      wanted: our names of the parameters to find.
-
-    Returns:
-      {our name: tensor name} of the parameters found, and the unused tensors.
-    """
+    """Returns {our name: tensor name} of wanted parameters, and the unused names."""
     names = set(names)
     theirs = {ours: naming.name(ours) for ours in wanted}
     found = {ours: name for ours, name in theirs.items() if name in names}

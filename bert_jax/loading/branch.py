@@ -29,19 +29,12 @@ from bert_jax.training.step import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A checkpoint of another run, as the start of a run.
-
-    Attributes:
-      step: its step.
-      position: its position in the data.
-      checkpoints: the checkpoints of the other run.
-      notes: a line for the user.
-    """
+    """A checkpoint of another run, as the start of a run."""
 
     step: int
     position: Position
-    checkpoints: Checkpoints
-    notes: tuple[str, ...]
+    checkpoints: Checkpoints  # the checkpoints of the other run
+    notes: tuple[str, ...]  # a line for the user
 
     def first_state(
         self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh

@@ -4,9 +4,12 @@ config.init_from is a directory written by `export`, a Hugging Face BERT with
 safetensors or its name on the Hub, a TF1 checkpoint of google-research/bert, or a
 workdir of `train`, whose newest checkpoint is read. Only the weights are used; the
 optimizer state and the position in the data are those of a new run.
+
+Shapes: V token of the run's vocabulary, S token of the source's.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,13 +19,13 @@ import numpy as np
 from bert_jax.config import ExperimentConfig, TokenizerConfig
 from bert_jax.data.corpus import corpus
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import google_tf1
 from bert_jax.interop.files import Source
-from bert_jax.loading import completion, vocabulary
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
+from bert_jax.loading import start as start_lib
+from bert_jax.loading.source import some
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
@@ -36,17 +39,12 @@ BY_TOKEN = {WORD, "decoder_bias"}  # tables with a row for each token
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The initial weights of a run.
+    """The initial weights of a run."""
 
-    Attributes:
-      arrays: float32 parameters by name; missing ones are initialized randomly.
-      notes: a line for each change or omission.
-      step: the number of steps of the run that they count as.
-    """
-
+    # float32 parameters by name; missing ones are initialized randomly
     arrays: dict[str, np.ndarray]
-    notes: tuple[str, ...]
-    step: int = 0
+    notes: tuple[str, ...]  # a line for each change or omission
+    step: int = 0  # the number of steps of the run that they count as
 
     def first_state(
         self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
@@ -60,10 +58,7 @@ class Weights:
 def describe(init_from: str) -> Source:
     """Returns the sizes and the vocabulary of a model, without tensors."""
     path = source_lib.model_path(init_from, "config.init_from")
-    found = source_lib.describe(path)
-    if found is None:
-        raise ConfigError(_no_source(init_from, path))
-    return found
+    return source_lib.describe(path, f"config.init_from={init_from!r}")
 
 
 def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None:
@@ -79,7 +74,7 @@ def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None
 
 def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a model."""
-    vocabulary.check_rules(source)
+    _check_rules(source)
     if source.vocabulary is None:
         raise ConfigError(
             f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"
@@ -101,28 +96,8 @@ def open_source(config: ExperimentConfig) -> Source:
 
 def open_directory(path: Path, config: ExperimentConfig) -> Source:
     """Opens a model to initialize from; verifies only its own digests."""
-    names = parameter_shapes(config)
-    found = source_lib.open_source(path, lambda _: names)
-    if found is None:
-        raise ConfigError(_no_source(config.init_from, path))
-    return found[0]
-
-
-def _no_source(init_from: str, path: Path) -> str:
-    problem = "has no config.json"
-    if not path.exists():
-        problem = "does not exist"
-    elif path.is_file():
-        problem = "is a file, not a directory"
-    elif (path / google_tf1.CONFIG).exists():
-        problem = f"has a {google_tf1.CONFIG} but no checkpoint's .index"
-    elif any(path.glob("*.index")):
-        problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
-    return (
-        f"config.init_from={init_from!r} {problem}; use a Hugging Face directory of a"
-        " BERT, its name on the Hub, a TF1 checkpoint with bert_config.json, or a"
-        " workdir of python -m bert_jax.train"
-    )
+    names, given = parameter_shapes(config), f"config.init_from={config.init_from!r}"
+    return source_lib.open_source(path, lambda _: names, given)[0]
 
 
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
@@ -136,18 +111,18 @@ def read(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> Weights:
     """Reads weights, adapted to the run's vocabulary and positions."""
-    rows, notes_on_rows = vocabulary.match(source, config, tokenizer)
+    rows, notes_on_rows = _match(source, config, tokenizer)
     wanted = parameter_shapes(config)
     arrays, notes = source_lib.read_finite(source), list(source.notes)
     missing = [name for name in wanted if name not in arrays]
     if missing:
-        notes.append(f"missing, initialized randomly: {vocabulary.some(missing)}")
+        notes.append(f"missing, initialized randomly: {some(missing)}")
     if source.unused:
-        notes.append(f"unused tensors: {vocabulary.some(list(source.unused))}")
+        notes.append(f"unused tensors: {some(list(source.unused))}")
     notes += notes_on_rows
     if rows is not None:
         for name in BY_TOKEN & arrays.keys():
-            arrays[name] = vocabulary.averaged(arrays[name], rows)
+            arrays[name] = _averaged(arrays[name], rows)
     num_positions, (num_wanted, _) = len(arrays[POSITION]), wanted[POSITION]
     if num_positions < num_wanted:
         repeats = -(-num_wanted // num_positions)
@@ -159,7 +134,7 @@ def read(
 def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     ours = dataclasses.asdict(config.model)
     # The tables of positions and tokens may grow.
-    free = {*completion.SETTINGS, "max_position_embeddings"}
+    free = {*start_lib.SETTINGS, "max_position_embeddings"}
     wrong = [
         f"config.model.{key}={ours[key]!r} (the model has {source.sizes[key]!r})"
         for key in sorted(source.sizes.keys() & ours.keys() - free)
@@ -193,3 +168,141 @@ def _check_rows(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
             f" {source.directory} has {num_positions}; set the key to"
             f" {num_positions} or more"
         )
+
+
+def _check_rules(source: Source) -> None:
+    """Raises ConfigError if a model has a tokenizer that no corpus can have."""
+    if source.vocabulary is None and source.tokenizer is not None:
+        raise ConfigError(
+            f"config.init_from: the tokenizer of {source.vocabulary_path} has other"
+            " rules than BERT's, for which a corpus cannot be prepared; start from"
+            " another model"
+        )
+
+
+def _match(
+    source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+) -> tuple[list[np.ndarray] | None, list[str]]:
+    """Returns, for each token of the run, the rows of the source to average.
+
+    A token that the source lacks is initialized with the mean of the pieces into which
+    the source's tokenizer splits it. Tokens such as [unused0] may be replaced.
+
+    Returns:
+      V arrays of ids, or None if all rows are used unchanged and in order; and a line
+      for each kind of new or dropped row.
+    """
+    num_embeddings = source.shapes["bert.embeddings.word"][0]
+    num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
+    num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
+    _check_rules(source)
+    if source.vocabulary is None:
+        if {num_rows, most} != {len(tokenizer.vocab)}:
+            raise ConfigError(
+                f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
+                f" {source.directory} has {most} word embeddings and no"
+                f" {tokenizer.FILE} to match them; copy it there"
+            )
+        note = f"no {tokenizer.FILE} to compare the vocabulary with"
+        return None, [note]
+    if source.vocabulary_path.name != tokenizer.FILE:
+        raise ConfigError(
+            f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
+            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+        )
+    path = str(source.vocabulary_path)
+    theirs = _parse(source.vocabulary, config.tokenizer, path)
+    if num_rows < len(theirs.vocab):
+        raise CorruptError(
+            f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
+            f" {num_rows} rows for them; download both again"
+        )
+    if not _extends(tokenizer, theirs):
+        raise ConfigError(
+            f"{path} is neither the run's vocabulary nor the beginning of it:"
+            f" {_first_difference(tokenizer, theirs)}; set config.tokenizer.vocab_file"
+            " to it, or to a copy with lines added at the end, and prepare the corpus"
+            " again"
+        )
+    notes = []
+    if theirs.vocab != tokenizer.vocab:
+        new = _new(tokenizer, theirs)
+        names = [tokenizer.vocab[i] for i in new]
+        notes.append(
+            f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
+        )
+        if never := _never_found(tokenizer, names):
+            notes.append(f"tokens that the tokenizer never produces: {some(never)}")
+    if most > len(theirs.vocab):
+        notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
+    return (_extension(tokenizer, theirs) if notes else None), notes
+
+
+def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tokenizer:
+    """Parses a model's vocabulary; unlike that of a run, it may lack [MASK]."""
+    if config.kind == "wordpiece":
+        vocab = wordpiece.tokens_in(content, path)
+        return tokenizers.WordPiece(vocab, config.lowercase)
+    return tokenizers.parse(content, config, path)
+
+
+def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
+    """Returns whether the tokens of the source have the same ids in the run."""
+    if theirs.digest == tokenizer.digest:
+        return True
+    if not isinstance(tokenizer, tokenizers.WordPiece):
+        return False
+    pairs = zip(theirs.vocab, tokenizer.vocab, strict=False)
+    return len(tokenizer.vocab) >= len(theirs.vocab) and all(
+        was == now or not was or was.startswith("[unused") for was, now in pairs
+    )
+
+
+def _first_difference(
+    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
+) -> str:
+    if tokenizer.lowercase != theirs.lowercase or theirs.vocab == tokenizer.vocab:
+        return "the two split text differently"
+    pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab, fillvalue="nothing")
+    number, (was, now) = next(
+        (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
+    )
+    return f"token {number} is {was!r} in the model and {now!r} in the run"
+
+
+def _never_found(tokenizer: tokenizers.Tokenizer, tokens: list[str]) -> list[str]:
+    """Returns the words that the tokenizer does not encode as one token."""
+    words = [token for token in tokens if not token.startswith(("##", "[unused"))]
+    found = tokenizer.encoder()(words)
+    return [
+        word
+        for word, ids in zip(words, found, strict=True)
+        if [tokenizer.vocab[i] for i in ids] != [word]
+    ]
+
+
+def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:
+    """Returns the ids whose tokens the source lacks at the same id."""
+    pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
+    return [i for i, (now, was) in enumerate(pairs) if now != was]
+
+
+def _extension(
+    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
+) -> list[np.ndarray]:
+    rows = [np.array([i]) for i in range(len(tokenizer.vocab))]
+    new = _new(tokenizer, theirs)
+    if new:
+        assert isinstance(theirs, tokenizers.WordPiece), "_extends has checked it"
+        pieces = theirs.pieces_of([tokenizer.vocab[i] for i in new])
+        for i, ids in zip(new, pieces, strict=True):
+            rows[i] = ids
+    return rows
+
+
+def _averaged(table: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Returns float32[V, ...], means of the rows of a table [S, ...]."""
+    # A single row is copied, because a sum would turn -0 into 0.
+    return np.stack(
+        [table[ids[0]] if len(ids) == 1 else table[ids].mean(axis=0) for ids in rows]
+    )

@@ -1,11 +1,11 @@
 """Reads a model with the sizes of its own config, and places it on the mesh.
 
-`read_encoder` and `read_masked_lm` read any supported format, `read_tuned` a fine-tuned
-model with its head; all return a `HostModel`. initialize.py reads weights for the
-config of a run.
+`read_encoder` reads any supported format, `read_tuned` a fine-tuned model with its
+head. initialize.py reads weights for the config of a run.
 """
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +25,8 @@ from bert_jax.interop import (
     huggingface_read,
     sentence_transformers,
 )
+from bert_jax.interop.files import Source
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import vocabulary
 from bert_jax.model import heads, parameters
 from bert_jax.model.bert import Bert, BertForPreTraining
 from bert_jax.model.heads import Head, HeadType
@@ -39,29 +39,18 @@ BIAS = "decoder_bias"  # of the masked-LM head
 
 @dataclasses.dataclass(frozen=True)
 class HostModel:
-    """A trained model in host memory.
+    """A trained model in host memory."""
 
-    Attributes:
-      config: the sizes of the model.
-      head: the task head; None for an encoder.
-      tokenizer: the tokenizer of the model.
-      vocab_size: the number of rows of the table of tokens.
-      max_length: the maximum number of tokens in a row.
-      arrays: float32 parameters by their names in a model with a head.
-      notes: a line for each part that is missing or not used.
-      prompt: what precedes every text of a dual encoder.
-      has_masked_lm: whether an encoder has its masked-LM head.
-    """
-
-    config: ModelConfig
-    head: Head | None
+    config: ModelConfig  # the sizes of the model
+    head: Head | None  # the task head; None for an encoder
     tokenizer: tokenizers.Tokenizer
-    vocab_size: int
-    max_length: int
+    vocab_size: int  # the number of rows of the table of tokens
+    max_length: int  # the maximum number of tokens in a row
+    # float32 parameters by their names in a model with a head
     arrays: dict[str, np.ndarray]
-    notes: tuple[str, ...]
-    prompt: str = ""
-    has_masked_lm: bool = False
+    notes: tuple[str, ...]  # a line for each part that is missing or not used
+    prompt: str = ""  # what precedes every text of a dual encoder
+    has_masked_lm: bool = False  # whether an encoder has its masked-LM head
 
 
 class PlacedModel(NamedTuple):
@@ -73,7 +62,11 @@ class PlacedModel(NamedTuple):
 
 
 def read_encoder(
-    path: str, lowercase: bool | None = None, given_as: str = "--model"
+    path: str,
+    lowercase: bool | None = None,
+    given_as: str = "--model",
+    *,
+    has_masked_lm: bool = False,
 ) -> HostModel:
     """Reads the encoder of a model in any supported format; its heads are ignored.
 
@@ -83,37 +76,18 @@ def read_encoder(
       path: the path of the model, see source.py for the formats.
       lowercase: whether its text was lower-cased, for models that do not record it.
       given_as: the flag, key or argument that has the path, for error messages.
+      has_masked_lm: whether to read the masked-LM head, too.
     """
-    return _read_encoder(path, lowercase, given_as, has_masked_lm=False)
-
-
-def read_masked_lm(
-    path: str, lowercase: bool | None = None, given_as: str = "--model"
-) -> HostModel:
-    """Reads the encoder of a model and its masked-LM head; see `read_encoder`."""
-    return _read_encoder(path, lowercase, given_as, has_masked_lm=True)
-
-
-def _read_encoder(
-    path: str, lowercase: bool | None, given_as: str, *, has_masked_lm: bool
-) -> HostModel:
     directory = source_lib.model_path(path, given_as)
 
     def shapes(values: dict[str, Any], num_rows: int) -> dict[str, tuple[int, ...]]:
         return _shapes(model_config(values, directory), num_rows, None, has_masked_lm)
 
-    found = source_lib.open_source(
+    source, values = source_lib.open_source(
         directory,
         lambda values: list(shapes(values, _vocab_size(values, directory))),
+        f"{given_as}={path}",
     )
-    if found is None:
-        raise ConfigError(
-            f"{_not_a_model(path, given_as, directory)}; use a directory of python -m"
-            " bert_jax.export or of a Hugging Face BERT, its name on the Hub, a TF1"
-            " checkpoint with bert_config.json, or a workdir of python -m"
-            " bert_jax.train"
-        )
-    source, values = found
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
@@ -123,7 +97,7 @@ def _read_encoder(
     vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
     wanted = shapes(values, vocab_size)
     source_lib.check_tensors(source, wanted, (POOLER,))
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase, has_flag=True)
+    tokenizer = _tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
         raise ConfigError(
             f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
@@ -135,7 +109,7 @@ def _read_encoder(
         if name in arrays:
             arrays[name] = arrays[name][: len(tokenizer.vocab)]
     config = model_config(values, source.directory)
-    notes = vocabulary.notes(source, tokenizer, vocab_size)
+    notes = _notes(source, tokenizer, vocab_size)
     if not has_masked_lm and not any(x.startswith(POOLER) for x in arrays):
         notes += ("the model has no pooler; heads that use one train it from scratch",)
     return HostModel(
@@ -153,11 +127,7 @@ def _read_encoder(
 def read_tuned(
     path: str, types: Sequence[HeadType], given_as: str = "--model"
 ) -> HostModel:
-    """Reads a fine-tuned model with its head.
-
-    Args:
-      path: a directory of `finetune` (WORKDIR/model) or of a Hugging Face BERT.
-    """
+    """Reads a model with its head, of `finetune` or in Hugging Face's format."""
     directory = source_lib.model_path(path, given_as)
     _check_is_tuned(path, given_as, directory)
     file = directory / "config.json"
@@ -166,16 +136,15 @@ def read_tuned(
         head = huggingface_config.parse(values, file, types)
         return model_config(values, file), _vocab_size(values, directory), head
 
-    found = source_lib.open_source(
+    source, values = source_lib.open_source(
         directory,
         lambda values: _shapes(*described(values), False),
+        f"{given_as}={path}",
     )
-    assert found is not None, "_check_is_tuned has found config.json"
-    source, values = found
     config, vocab_size, head = described(values)
     source_lib.check_tensors(source, _shapes(config, vocab_size, head, False))
     arrays = source_lib.read_finite(source)
-    tokenizer = vocabulary.tokenizer_of(source, vocab_size, None, has_flag=False)
+    tokenizer = _tokenizer_of(source, vocab_size, None, has_flag=False)
     return HostModel(
         config,
         head,
@@ -183,9 +152,56 @@ def read_tuned(
         vocab_size,
         _max_length(config, directory),
         arrays,
-        vocabulary.notes(source, tokenizer, vocab_size),
+        _notes(source, tokenizer, vocab_size),
         sentence_transformers.prompt(directory) if head.type.is_dual_encoder else "",
     )
+
+
+def _tokenizer_of(
+    source: Source, vocab_size: int, given: bool | None, *, has_flag: bool
+) -> tokenizers.Tokenizer:
+    """Builds a model's tokenizer; `given` decides the case if it is unrecorded."""
+    directory, path = source.directory, source.vocabulary_path
+    if given is not None and source.lowercase not in (None, given):
+        raise ConfigError(
+            f"--lowercase={str(given).lower()}, but {directory} has"
+            f" {str(source.lowercase).lower()}; remove the flag"
+        )
+    if source.tokenizer is None:
+        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    lowercase = source.lowercase if given is None else given
+    if lowercase is None:
+        flag = "add --lowercase=true or --lowercase=false, or " if has_flag else ""
+        raise ConfigError(
+            f"{directory} does not record whether its text was lower-cased; {flag}write"
+            ' {"do_lower_case": true} or false into its tokenizer_config.json'
+        )
+    tokenizer = source.tokenizer(lowercase)
+    base.check_special_tokens(tokenizer.vocab, str(path), base.TEXT_TOKENS)
+    if len(tokenizer.vocab) > vocab_size:
+        raise ConfigError(
+            f"{path} has {len(tokenizer.vocab)} tokens, more than the {vocab_size} of"
+            " config.json; download it again"
+        )
+    return tokenizer
+
+
+def _notes(
+    source: Source, tokenizer: tokenizers.Tokenizer, vocab_size: int
+) -> tuple[str, ...]:
+    """Returns a line for each part of a model that is not used."""
+    found = []
+    # Those of the pretraining heads are expected: each model is read without some.
+    is_expected = re.compile(r"cls\.|(.*\.)?pooler\.").match
+    unused = [name for name in source.unused if not is_expected(name)]
+    if unused:
+        found.append(f"unused tensors: {source_lib.some(unused)}")
+    if len(tokenizer.vocab) < vocab_size:
+        found.append(
+            f"{source.vocabulary_path} has {len(tokenizer.vocab):,} tokens, and the"
+            f" table of tokens {vocab_size:,} rows; the last ones are not used"
+        )
+    return tuple(found)
 
 
 def place(model: HostModel) -> PlacedModel:
@@ -206,13 +222,7 @@ def place(model: HostModel) -> PlacedModel:
 def _shapes(
     config: ModelConfig, vocab_size: int, head: Head | None, has_masked_lm: bool
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter by name, with the pooler of an encoder.
-
-    Args:
-      vocab_size: the number of rows of the table of tokens.
-      head: the task head; None for an encoder.
-      has_masked_lm: whether an encoder has its masked-LM head; it then has no pooler.
-    """
+    """Returns the shape of every parameter by name, with the pooler of an encoder."""
     _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
     return {name: leaf.shape for name, leaf in _named(params, head, has_masked_lm)}
 
@@ -269,14 +279,6 @@ def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
     return dataclasses.replace(encoder, config=config, arrays=arrays)
 
 
-def _not_a_model(path: str, given_as: str, directory: Path) -> str:
-    """Returns the beginning of an error; raises it if the model is one level below."""
-    problem = "has no config.json" if directory.is_dir() else "is not a directory"
-    if (directory / "model" / "config.json").is_file():
-        raise ConfigError(f"{given_as}={path} {problem}; use {path}/model")
-    return f"{given_as}={path} {problem}"
-
-
 def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
     """Raises ConfigError if a directory cannot contain a fine-tuned model."""
     if (directory / "checkpoints").is_dir() or source_lib.is_workdir(directory):
@@ -286,9 +288,9 @@ def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
             f" {shlex.quote(f'--model={path}')}"
         )
     if not (directory / "config.json").is_file():
-        raise ConfigError(
-            f"{_not_a_model(path, given_as, directory)}; use a directory of python -m"
-            " bert_jax.finetune (WORKDIR/model) or of a Hugging Face BERT"
+        uses = "a directory of python -m bert_jax.finetune (WORKDIR/model) or of a"
+        raise source_lib.not_a_model(
+            f"{given_as}={path}", directory, f"{uses} Hugging Face BERT"
         )
 
 
@@ -306,11 +308,7 @@ def _max_length(config: ModelConfig, directory: Path) -> int:
 
 
 def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
-    """Builds and validates the sizes of a model.
-
-    Args:
-      values: the values of the model's config, by config.model's keys.
-    """
+    """Builds and validates the sizes of a model from values by config.model's keys."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
@@ -325,11 +323,7 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
 
 
 def check_pairs(model: ModelConfig, given: str) -> None:
-    """Raises ConfigError if a model cannot tell the two texts of a pair apart.
-
-    Args:
-      given: the model or task that has pairs, for the error message.
-    """
+    """Raises ConfigError if a model cannot tell the two texts of a pair apart."""
     if model.type_vocab_size < 2:
         raise ConfigError(
             f"{given}: the model has type_vocab_size={model.type_vocab_size}, so it"

@@ -10,13 +10,12 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import phases, storage
+from bert_jax import phases
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
 from bert_jax.config import ExperimentConfig, MeshConfig
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.data.corpus import work_directory
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
@@ -56,12 +55,7 @@ class OpenedRun:
 def open_run(
     workdir: str, step: int | None, corpus_dir: str | None = None
 ) -> OpenedRun:
-    """Restores the parameters of a run's checkpoint on all devices.
-
-    Args:
-      step: the step of the checkpoint; None for the newest.
-      corpus_dir: the directory of the run's corpus, if it was moved.
-    """
+    """Restores a checkpoint, by default the newest, onto all devices."""
     config = read_config(workdir)
     if config is None:
         raise ConfigError(
@@ -71,12 +65,14 @@ def open_run(
     if corpus_dir:
         data = dataclasses.replace(config.data, corpus_dir=corpus_dir)
         config = dataclasses.replace(config, data=data)
-    _check_corpus_exists(config.data.corpus_dir)
-    corpus = corpus_lib.read(config)
-    if not storage.exists(os.path.join(workdir, integrity.DIRECTORY)):
+    directory = config.data.corpus_dir
+    if not corpus_lib.exists(directory):
         raise ConfigError(
-            f"--workdir={workdir} has no checkpoint yet; wait until train has saved one"
+            f"the run's corpus is not at {directory!r} (relative to {os.getcwd()}), or"
+            " it is unfinished; if it was moved, use --corpus_dir=DIR; otherwise finish"
+            " it with python -m bert_jax.prepare and the flags with which it was begun"
         )
+    corpus = corpus_lib.read(config)
     devices.open_local_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
@@ -101,10 +97,7 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     """Opens the model that a run starts from, as the run at its first step.
 
     Its phase is the last one, so that an evaluation can be compared with one of the
-    trained model.
-
-    Returns:
-      The run, and notes on parameters that the model lacks.
+    trained model. Returns notes on parameters that the model lacks, too.
     """
     if not config.init_from and not config.branch_from:
         raise ConfigError(
@@ -120,21 +113,6 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     return OpenedRun(
         config, corpus, mesh, start.step, phase_index, state.params
     ), start.notes
-
-
-def _check_corpus_exists(directory: str) -> None:
-    if corpus_lib.exists(directory):
-        return
-    if work_directory.is_unfinished(directory):
-        raise ConfigError(
-            f"the corpus in {directory!r} is unfinished; finish it with python -m"
-            " bert_jax.prepare and the flags with which it was begun, or use"
-            " --corpus_dir=DIR with a finished copy"
-        )
-    raise ConfigError(
-        f"the run's corpus is not at {directory!r} (relative to {os.getcwd()}); if it"
-        " was moved, use --corpus_dir=DIR"
-    )
 
 
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:

@@ -26,12 +26,16 @@ from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.loading import run as run_lib
-from bert_jax.loading import vocabulary
 from bert_jax.model import parameters
 
 # The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
 # most 5e-4.
 GOOGLE_HIDDEN_ACT = "gelu_new"
+_MODELS = (
+    "a directory of python -m bert_jax.export or of a Hugging Face BERT, its name on"
+    " the Hub, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
+    " bert_jax.train"
+)
 
 
 def model_path(path: str, given_as: str) -> Path:
@@ -41,8 +45,7 @@ def model_path(path: str, given_as: str) -> Path:
     precedes a model of the same name.
 
     Args:
-      path: the path, URL, or name on the Hub, as the user gave it.
-      given_as: the flag, key or argument that has it, for error messages.
+      given_as: the flag, key or argument that has the path, for error messages.
     """
     if not _is_on_hub(path):
         return local_path(path, given_as)
@@ -63,12 +66,9 @@ def pinned(path: str, given_as: str) -> str:
 
 
 def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
-    """Returns whether a path may have been recorded by `pinned` earlier.
+    """Returns whether `pinned` may have recorded a path so earlier.
 
     A branch or tag on the Hub may have had any commit.
-
-    Args:
-      recorded: what `pinned` returned.
     """
     if not _is_on_hub(path):
         return recorded in (path, storage.parse_path(given_as, path))
@@ -110,17 +110,17 @@ def _download(url: str, given_as: str) -> Path:
 
 
 def open_source(
-    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]]
-) -> tuple[Source, dict[str, Any]] | None:
-    """Opens a model without reading its weights, and verifies its digests.
+    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]], given: str
+) -> tuple[Source, dict[str, Any]]:
+    """Opens a model without reading its weights; returns the values of its config, too.
+
+    Verifies its digests.
 
     Args:
       path: the directory of the model, or the prefix of a TF1 checkpoint.
       names_of: returns our names of the parameters to read, given the values of the
         model's config by config.model's keys. All parameters of a workdir are read.
-
-    Returns:
-      The opened model and the values of its config, or None if there is no model.
+      given: the flag or key with the path, for error messages.
     """
     if is_workdir(path):
         source = open_workdir(path)
@@ -132,9 +132,24 @@ def open_source(
     if (path / "config.json").is_file():
         files.verify_digests(path)
         values = huggingface_read.config_values(path)
-        source = huggingface_read.open_source(path, names_of(values))
-        return source, values
-    return None
+        return huggingface_read.open_source(path, names_of(values)), values
+    raise not_a_model(given, path, _MODELS)
+
+
+def not_a_model(given: str, path: Path, uses: str) -> ConfigError:
+    """Returns the error for a path without a model, of which there are `uses`."""
+    problem = "has no config.json"
+    if not path.exists():
+        problem = "does not exist"
+    elif path.is_file():
+        problem = "is a file, not a directory"
+    elif (path / "model" / "config.json").is_file():
+        uses = str(path / "model")
+    elif (path / google_tf1.CONFIG).exists():
+        problem = f"has a {google_tf1.CONFIG} but no checkpoint's .index"
+    elif any(path.glob("*.index")):
+        problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
+    return ConfigError(f"{given} {problem}; use {uses}")
 
 
 def is_workdir(directory: Path) -> bool:
@@ -145,12 +160,11 @@ def is_workdir(directory: Path) -> bool:
     )
 
 
-def describe(path: Path) -> Source | None:
+def describe(path: Path, given: str) -> Source:
     """Opens a model as `open_source`, but none of its tensors and no device."""
     if is_workdir(path):
         return _describe_run(path, _config_of_run(path))
-    found = open_source(path, lambda _: ())
-    return found[0] if found else None
+    return open_source(path, lambda _: (), given)[0]
 
 
 def tokenizer_kind(source: Source) -> TokenizerKind | None:
@@ -249,7 +263,6 @@ def check_tensors(
     """Checks that a source has the tensors of a model.
 
     Args:
-      wanted: the shape of each parameter, by name.
       optional: prefixes of parameters that may be missing.
       free_rows: names of tables whose number of rows may differ.
     """
@@ -261,7 +274,7 @@ def check_tensors(
     if missing:
         raise ConfigError(
             f"{source.directory} lacks {len(missing)} of the model's tensors:"
-            f" {vocabulary.some(missing)}"
+            f" {some(missing)}"
         )
 
     def fits(shape: tuple[int, ...], expected: tuple[int, ...], name: str) -> bool:
@@ -277,7 +290,7 @@ def check_tensors(
     if wrong:
         raise ConfigError(
             f"{source.directory} does not match the config in {len(wrong)} tensor(s):"
-            f" {vocabulary.some(wrong)}"
+            f" {some(wrong)}"
         )
 
 
@@ -291,3 +304,10 @@ def read_finite(source: Source) -> dict[str, np.ndarray]:
                 " checkpoint"
             )
     return arrays
+
+
+def some(items: list[str]) -> str:
+    """Returns the first three items, with control characters escaped."""
+    shown = [item if item.isprintable() else repr(item) for item in items[:3]]
+    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+    return ", ".join(shown) + more

@@ -1,17 +1,124 @@
-"""Opens what a new run starts from: its corpus, and the weights or state of a model."""
+"""Completes the config of a new run, and opens what the run starts from.
 
-from collections.abc import Callable
-from typing import Protocol
+With config.init_from, the keys of config.model (except for SETTINGS) and of
+config.tokenizer are those of the model, whatever the config file has. A flag that
+contradicts the model is an error. Readers of models are imported only by runs that
+start from one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
 import jax
+import ml_collections
 
-from bert_jax.config import ExperimentConfig
+from bert_jax import config as config_lib
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.config import ExperimentConfig, ModelConfig, TokenizerConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import multihost
+from bert_jax.errors import ConfigError
 from bert_jax.phases import Position
 from bert_jax.training.step import TrainState
+
+# Keys of config.model that are settings of the training, not of the model.
+SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+SIZES = {field.name for field in dataclasses.fields(ModelConfig)} - {*SETTINGS}
+
+
+def complete(
+    values: ml_collections.ConfigDict,
+    given: Collection[str] = (),
+    workdir: str | None = None,
+) -> ExperimentConfig:
+    """Builds the config of a run from the values of its config file and flags.
+
+    A model of the Hugging Face Hub is downloaded, and config.init_from names its
+    commit. A run that has begun keeps its values, and needs the model no more.
+
+    Args:
+      given: the keys that flags set, such as "model.hidden_size".
+      workdir: the workdir of the run, if it may have begun.
+    """
+    path = values.get("init_from")
+    if not isinstance(path, str) or not path:
+        return config_lib.from_config_dict(values)
+    from bert_jax.loading import source as source_lib
+
+    completed: Any = values.to_dict()
+    begun = workdir_lib.read_config(workdir) if workdir else None
+    key = "config.init_from"
+    if begun and source_lib.is_pinned_as(path, begun.init_from, key):
+        path, found = begun.init_from, _values_of_run(begun)
+    else:
+        path = source_lib.pinned(path, key)
+        found = _values_of_model(path, values)
+        _check_given(values, given, found, path)
+    completed["init_from"] = path
+    for key in found.keys() - given:
+        section, _, name = key.partition(".")
+        if isinstance(completed.get(section), dict):  # otherwise, an error follows
+            completed[section][name] = found[key]
+    return config_lib.from_config_dict(completed)
+
+
+def _check_given(
+    values: Any, given: Collection[str], found: dict[str, Any], path: str
+) -> None:
+    """Raises ConfigError if a flag contradicts the model; positions may be added."""
+    for key in sorted(found.keys() & given):
+        section, _, name = key.partition(".")
+        value = values[section][name]
+        if name == "max_position_embeddings" and value > found[key]:
+            continue
+        if value != found[key]:
+            raise ConfigError(
+                f"config.{key}={value!r}, but config.init_from={path} needs"
+                f" {found[key]!r}; remove the flag"
+            )
+
+
+def _values_of_run(begun: ExperimentConfig) -> dict[str, Any]:
+    """Returns the values of the model by config key, as the run recorded them."""
+    tokenizer = begun.tokenizer
+    return {
+        **{f"model.{name}": getattr(begun.model, name) for name in SIZES},
+        "tokenizer.kind": tokenizer.kind,
+        "tokenizer.vocab_size": tokenizer.vocab_size,
+        "tokenizer.lowercase": tokenizer.lowercase,
+    }
+
+
+def _values_of_model(path: str, values: Any) -> dict[str, Any]:
+    """Returns the values of the model by config key.
+
+    The number of tokens is that of config.tokenizer.vocab_file, if it is given. The
+    values of the config are used for what the model does not record.
+    """
+    from bert_jax.loading import initialize
+    from bert_jax.loading import source as source_lib
+
+    source = initialize.describe(path)
+    config = config_lib.build(
+        TokenizerConfig, values.get("tokenizer"), "config.tokenizer"
+    )
+    if (kind := source_lib.tokenizer_kind(source)) is not None:
+        config = dataclasses.replace(config, kind=kind)
+    if source.lowercase is not None:
+        config = dataclasses.replace(config, lowercase=source.lowercase)
+    if config.vocab_file:
+        tokenizer = tokenizers.load_any_size(config)
+    else:
+        tokenizer = initialize.parse_tokenizer(source, config)
+    return {
+        **{f"model.{k}": v for k, v in source.sizes.items() if k in SIZES},
+        "tokenizer.kind": config.kind,
+        "tokenizer.vocab_size": len(tokenizer.vocab),
+        "tokenizer.lowercase": config.lowercase,
+    }
 
 
 class Start(Protocol):
@@ -34,10 +141,7 @@ def open_inputs(
     """Opens the corpus, and what config.init_from or config.branch_from names.
 
     Errors in these keys are reported before a corpus is prepared. Without the keys, the
-    run starts from random weights; readers of models are then not imported.
-
-    Args:
-      is_begun: whether the run resumes; it then starts from its own checkpoint.
+    run starts from random weights, and one that `is_begun` from its own checkpoint.
     """
     if not is_begun and config.branch_from:
         from bert_jax.loading import branch

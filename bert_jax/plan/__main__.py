@@ -24,7 +24,7 @@ from bert_jax import cli
 from bert_jax import config as config_lib
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
-from bert_jax.loading import completion
+from bert_jax.loading import start as start_lib
 from bert_jax.plan.choices import Plan, Row
 from bert_jax.preflight import check
 
@@ -36,7 +36,7 @@ WIDTHS = 14, 31, 53  # of the columns
 def main() -> None:
     text, hours, device = cli.require("text_bytes", "hours", "device")
     values: Any = cli.load_values(_CONFIG)
-    model = completion.complete(values, cli.given_keys())  # checks the values, too
+    model = start_lib.complete(values, cli.given_keys())  # checks the values, too
     if model.init_from:
         with values.ignore_type():  # a file may have 0 for 0.0
             values.model.update(dataclasses.asdict(model.model))

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning.data import datasets
+from bert_jax.finetuning import setup as setup_lib
 from bert_jax.finetuning.setup import Setup
 from bert_jax.loading import model as model_lib
 from tests import models
@@ -176,7 +176,7 @@ def make_setup(
         target[name] = value
     config = tasks_config.from_config_dict(config)
     encoder = model_lib.read_encoder(str(source))
-    found = datasets.read(config, encoder.tokenizer)
+    found = setup_lib.read_datasets(config, encoder.tokenizer)
     return Setup(
         config, encoder, is_from_scratch, found, found.sha256(), use_mesh(*mesh)
     )

@@ -13,6 +13,7 @@ from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.tasks.choice import Choices
+from tests.finetuning import labelled
 
 
 def make(learning_rate, seed):
@@ -30,7 +31,7 @@ def test_results_of_a_sweep_are_read_by_learning_rate_and_seed(tmp_path):
         pathlib.Path(directory).mkdir(parents=True)
         results.write(directory, result)
     (tmp_path / "runs" / "lr0.001_seed1").mkdir()  # not complete
-    assert results.read_all(results.runs_directory(str(tmp_path))) == expected
+    assert results.read_all(str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
@@ -119,3 +120,31 @@ def test_only_classes_have_a_confusion_matrix(examples, predicted, expected, tmp
     assert examples.class_pairs(predicted, names) == expected
     path = results.plot_confusion(str(tmp_path), examples, predicted, names)
     assert (path is not None and path.is_file()) == (expected is not None)
+
+
+def test_every_set_has_its_predictions(tmp_path):
+    """Two dev sets, as in MNLI, and two test sets of GLUE with their own indices."""
+    test = "tsv:" + str(tmp_path / "test.tsv")
+    (tmp_path / "test.tsv").write_text("sentence\tindex\nw1\t1\nw2\t0\nw3\t2\n")
+    dev = labelled.write_table(tmp_path / "other.tsv", 7, 2)
+    setup = labelled.make_setup(
+        tmp_path,
+        data__dev=(labelled.write_table(tmp_path / "dev.tsv", 30, 1), dev),
+        data__test=(test, test),
+        task__glue=("mnli_matched", "sst2"),
+        task__index="index",
+    )
+    against = [np.zeros(30, int), np.zeros(7, int)]
+    tests = [np.array([0, 1, 1]), np.array([1, 1, 0])]
+    scores = results.write_predictions(setup, str(tmp_path), against, tests)
+    assert list(scores) == list(setup.config.data.dev)
+    directory = tmp_path / results.PREDICTIONS_DIRECTORY
+    for name, spec, count in (("dev1", setup.config.data.dev[0], 30), ("dev2", dev, 7)):
+        lines = (directory / name / "predictions.jsonl").read_text().splitlines()
+        assert len(lines) == count
+        right = (tmp_path / spec.rpartition("/")[2]).read_text().count("\tagainst")
+        assert scores[spec]["accuracy"] == right / count
+    by_name = (directory / "test1" / "MNLI-m.tsv").read_text().splitlines()
+    assert by_name == ["index\tprediction", "0\tfor", "1\tagainst", "2\tfor"]
+    by_number = (directory / "test2" / "SST-2.tsv").read_text().splitlines()
+    assert by_number == ["index\tprediction", "0\t1", "1\t1", "2\t0"]

@@ -1,7 +1,6 @@
 """Tests of bert_jax.finetuning.run."""
 
 import dataclasses
-import threading
 
 import jax
 import numpy as np
@@ -40,19 +39,6 @@ def test_a_run_learns_and_logs_its_metrics(straight):
     assert [x["step"] for x in logged if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
     assert results.read(str(directory / "run")) == result
-
-
-@pytest.mark.slow
-def test_a_run_leaves_no_thread_behind(straight, tmp_path):
-    directory, _ = straight
-    setup = labelled.make_setup(directory)
-    num_threads = []
-    for seed in range(3):
-        tuning.tune(setup, 3e-3, seed, str(tmp_path / str(seed)))
-        names = [thread.name for thread in threading.enumerate()]
-        assert "watchdog" not in names
-        num_threads.append(len(names))
-    assert num_threads[1:] == num_threads[:1] * 2
 
 
 def test_the_best_parameters_are_kept(straight):

@@ -1,15 +1,19 @@
-"""The inputs of a sweep: predictions with any parameters, and their description."""
+"""The inputs of a sweep: data sets with digests, and predictions of any parameters."""
+
+import dataclasses
+import json
+import re
 
 import jax
-import numpy as np
 import pytest
 
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import setup as setup_lib
-from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.data.datasets import Datasets, Split
-from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.tasks.choice import Choices
+from bert_jax.finetuning import sweep
 from tests.finetuning import labelled
+from tests.finetuning.test_config import change
+from tests.models import TOKENIZER
 
 
 def test_the_model_has_the_encoders_sizes_and_the_configs_dropout(tmp_path):
@@ -33,38 +37,97 @@ def test_any_parameters_are_evaluated_on_any_set(tmp_path):
         assert found["accuracy"] == pytest.approx(right.mean())
 
 
-TEXTS = (["a", "b", "c"], None)
+@pytest.mark.parametrize(
+    "old, new",
+    [("for", "against"), ("w31", "w32"), ("against\n", "against\nw1\tfor\n")],
+)
+def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
+    setup = labelled.make_setup(tmp_path)
+    assert setup_lib.read_datasets(setup.config, TOKENIZER).sha256() == setup.sha256
+    path = tmp_path / "dev.tsv"
+    path.write_text(path.read_text().replace("w1", "w2"))
+    found = setup_lib.read_datasets(setup.config, TOKENIZER).sha256()
+    assert found["train"] == setup.sha256["train"]
+    assert found["dev"] != setup.sha256["dev"]
+    path = tmp_path / "train.tsv"
+    head, _, rest = path.read_text().partition("\n")
+    assert old in rest
+    path.write_text(f"{head}\n{rest.replace(old, new, 1)}")
+    found = setup_lib.read_datasets(setup.config, TOKENIZER).sha256()
+    assert found["train"] != setup.sha256["train"]
 
 
 @pytest.mark.parametrize(
-    "names, examples, expected",
+    ("kind", "name", "pattern", "new", "message"),
     [
+        ("tagging", "train.txt", r"\t\S+", "", "train.txt has no labels; config.data"),
+        ("classification", "dev.tsv", "(?s).+", "", "dev.tsv has no rows"),
+        ("classification", "dev.tsv", r"\t\w+\n", "\t-1\n", "examples has a label"),
         (
-            ("no", "yes"),
-            Texts(*TEXTS, np.array([0, 1, 1], np.int32), np.arange(3)),
-            ["here: no 1, yes 2"],
+            "question_answering",
+            "train.txt",
+            r'"text": "[^"]*"',
+            '"text": "tunnel"',
+            r"train.txt has no examples; none of its \d+ questions has an answer",
         ),
         (
-            ("a", "b", "c"),
-            Texts(*TEXTS, np.array([[1, 1, 0]] * 2, np.float32), np.arange(3)),
-            ["here: a 2, b 2, c 0"],
+            "question_answering",
+            "dev.txt",
+            '"id": "7"',
+            '"id": "8"',
+            "has 2 questions with the id '8'",
         ),
-        (
-            tuple(map(str, range(30))),
-            Texts(*TEXTS, np.array([*range(30), 7, 7], np.int32), np.arange(3)),
-            ["here: from 29 1 to 7 3"],
-        ),
-        (
-            ("O", "B-A", "I-A", "B-B", "I-B"),
-            Sentences("", [["a"] * 4], [["B-A", "I-A", "B-B", "B-A"]]),
-            ["here: A 2, B 1"],
-        ),
-        (("x",), Texts(*TEXTS, np.array([0.5, 1, 1], np.float32), np.arange(3)), []),
-        ((), Choices(["a"], [["b", "c"]], np.array([0])), []),
     ],
 )
-def test_the_examples_of_each_class_are_counted(names, examples, expected):
-    train = Split("here", examples, None)
-    none = Split("none", Choices([], [], None), None)
-    datasets = Datasets(names, train, (none,), (none,))
-    assert setup_lib.class_counts(datasets) == expected
+def test_a_set_that_cannot_be_used_is_an_error(
+    kind, name, pattern, new, message, tmp_path
+):
+    setup = labelled.make_setup(tmp_path, kind=kind)
+    head, _, rest = (tmp_path / name).read_text().partition("label\n")
+    changed = re.sub(pattern, new, rest or head)
+    (tmp_path / name).write_text(f"{head}label\n{changed}" if rest else changed)
+    with pytest.raises(ConfigError, match=message):
+        setup_lib.read_datasets(setup.config, TOKENIZER)
+
+
+def test_dropped_lines_are_counted_and_an_error_in_a_test_set(tmp_path):
+    setup = labelled.make_setup(tmp_path)
+    spec = labelled.write_table(tmp_path / "train.tsv", 200, 0)
+    path = tmp_path / "train.tsv"
+    path.write_text(path.read_text() + "one column\n")
+    data = dataclasses.replace(setup.config.data, train=spec)
+    config = dataclasses.replace(setup.config, data=data)
+    found = setup_lib.read_datasets(config, TOKENIZER)
+    assert len(found.train.features) == 200
+    assert sweep.losses(found) == [f"{spec}: 1 lines skipped, wrong number of columns"]
+    data = dataclasses.replace(data, test=(spec,))
+    with pytest.raises(ConfigError, match="train.tsv: line 202 has a different num"):
+        setup_lib.read_datasets(dataclasses.replace(config, data=data), TOKENIZER)
+
+
+def test_a_test_set_may_have_no_answer_if_the_training_set_has_some(tmp_path):
+    def write(name, **more):
+        entry = {"id": "1", "question": "w1", **more}
+        data = [{"paragraphs": [{"context": "w2 w3", "qas": [entry]}]}]
+        (tmp_path / name).write_text(json.dumps({"data": data}))
+        return f"squad:{tmp_path / name}"
+
+    answers = [{"text": "w2", "answer_start": 0}]
+    unlabelled = write("test.json")
+    for is_impossible in (True, False):
+        more = {"is_impossible": True} if is_impossible else {"answers": answers}
+        spec = write("train.json", **more)
+        sets = {"data__train": spec, "data__dev": (spec,), "data__test": (unlabelled,)}
+        config = tasks_config.from_config_dict(change("squad2", **sets))
+        (test,) = setup_lib.read_datasets(config, TOKENIZER).test
+        assert test.examples.has_impossible == is_impossible
+
+
+def test_a_test_set_may_have_tags_that_training_has_not(tmp_path):
+    setup = labelled.make_setup(tmp_path, kind="tagging")
+    (tmp_path / "test.conll").write_text("w1 O\nw2 B-other\n")
+    test = f"conll:{tmp_path / 'test.conll'}"
+    data = dataclasses.replace(setup.config.data, test=(test,))
+    config = dataclasses.replace(setup.config, data=data)
+    (split,) = setup_lib.read_datasets(config, TOKENIZER).test
+    assert split.examples.tags == [["O", "B-other"]]  # written beside the predictions

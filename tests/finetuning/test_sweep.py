@@ -1,4 +1,4 @@
-"""A workdir keeps its settings, and gets the predictions and the best model."""
+"""A workdir keeps its settings and gets the best model; the inputs are described."""
 
 import dataclasses
 import json
@@ -10,7 +10,10 @@ import pytest
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import sweep, tuned_model
-from bert_jax.finetuning.setup import Start
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.setup import Datasets, Split, Start
+from bert_jax.finetuning.tasks.choice import Choices
 from tests.finetuning import labelled, tuned
 
 
@@ -65,34 +68,6 @@ def test_a_link_in_place_of_a_directory_is_an_error(name, setup, tmp_path):
     lock_and_check(setup, tmp_path)
 
 
-def test_every_set_has_its_predictions(tmp_path):
-    """Two dev sets, as in MNLI, and two test sets of GLUE with their own indices."""
-    test = "tsv:" + str(tmp_path / "test.tsv")
-    (tmp_path / "test.tsv").write_text("sentence\tindex\nw1\t1\nw2\t0\nw3\t2\n")
-    dev = labelled.write_table(tmp_path / "other.tsv", 7, 2)
-    setup = labelled.make_setup(
-        tmp_path,
-        data__dev=(labelled.write_table(tmp_path / "dev.tsv", 30, 1), dev),
-        data__test=(test, test),
-        task__glue=("mnli_matched", "sst2"),
-        task__index="index",
-    )
-    against = [np.zeros(30, int), np.zeros(7, int)]
-    tests = [np.array([0, 1, 1]), np.array([1, 1, 0])]
-    scores = sweep.write_predictions(setup, str(tmp_path), against, tests)
-    assert list(scores) == list(setup.config.data.dev)
-    directory = tmp_path / sweep.PREDICTIONS_DIRECTORY
-    for name, spec, count in (("dev1", setup.config.data.dev[0], 30), ("dev2", dev, 7)):
-        lines = (directory / name / "predictions.jsonl").read_text().splitlines()
-        assert len(lines) == count
-        right = (tmp_path / spec.rpartition("/")[2]).read_text().count("\tagainst")
-        assert scores[spec]["accuracy"] == right / count
-    by_name = (directory / "test1" / "MNLI-m.tsv").read_text().splitlines()
-    assert by_name == ["index\tprediction", "0\tfor", "1\tagainst", "2\tfor"]
-    by_number = (directory / "test2" / "SST-2.tsv").read_text().splitlines()
-    assert by_number == ["index\tprediction", "0\t1", "1\t1", "2\t0"]
-
-
 @pytest.mark.slow
 def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     setup = labelled.make_setup(tmp_path)
@@ -111,3 +86,40 @@ def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     card = tmp_path / "model" / "README.md"
     card.write_text(card.read_text() + "edited\n")  # does not make the model corrupt
     assert tuned.read(tmp_path / "model").head == setup.head
+
+
+TEXTS = (["a", "b", "c"], None)
+
+
+@pytest.mark.parametrize(
+    "names, examples, expected",
+    [
+        (
+            ("no", "yes"),
+            Texts(*TEXTS, np.array([0, 1, 1], np.int32), np.arange(3)),
+            ["here: no 1, yes 2"],
+        ),
+        (
+            ("a", "b", "c"),
+            Texts(*TEXTS, np.array([[1, 1, 0]] * 2, np.float32), np.arange(3)),
+            ["here: a 2, b 2, c 0"],
+        ),
+        (
+            tuple(map(str, range(30))),
+            Texts(*TEXTS, np.array([*range(30), 7, 7], np.int32), np.arange(3)),
+            ["here: from 29 1 to 7 3"],
+        ),
+        (
+            ("O", "B-A", "I-A", "B-B", "I-B"),
+            Sentences("", [["a"] * 4], [["B-A", "I-A", "B-B", "B-A"]]),
+            ["here: A 2, B 1"],
+        ),
+        (("x",), Texts(*TEXTS, np.array([0.5, 1, 1], np.float32), np.arange(3)), []),
+        ((), Choices(["a"], [["b", "c"]], np.array([0])), []),
+    ],
+)
+def test_the_examples_of_each_class_are_counted(names, examples, expected):
+    train = Split("here", examples, None)
+    none = Split("none", Choices([], [], None), None)
+    datasets = Datasets(names, train, (none,), (none,))
+    assert sweep.class_counts(datasets) == expected

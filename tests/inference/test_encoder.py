@@ -222,18 +222,6 @@ def test_the_mesh_of_the_caller_is_used_and_stays(directory):
 
 
 @pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"max_length": 4}, "max_length=4 must be at least 5 and at most .* 32 pos"),
-        ({"max_length": 33}, "at most the model's 32 positions"),
-    ],
-)
-def test_an_invalid_option_is_an_error(options, message, directory):
-    with pytest.raises(ConfigError, match=message):
-        load(directory, **options)
-
-
-@pytest.mark.parametrize(
     "load", [inference.load, inference.load_tuned, inference.load_masked_lm]
 )
 def test_options_are_checked_before_a_model_is_read(load):
@@ -264,5 +252,10 @@ def test_invalid_arguments_of_features_are_errors(directory, tmp_path):
     write(tmp_path, 2)
     with pytest.raises(ConfigError, match="the model has 2 layers; try layers=sum_all"):
         load(tmp_path).features(["a"], layers="sum_last_four")
-    with pytest.raises(ConfigError, match="nowhere is not a directory; use a"):
-        load(tmp_path / "nowhere")
+    for path, options, message in (
+        (tmp_path / "nowhere", {}, "nowhere does not exist; use a"),
+        (directory, {"max_length": 4}, "max_length=4 must be at least 5 and at most"),
+        (directory, {"max_length": 33}, "at most the model's 32 positions"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(path, **options)

@@ -225,17 +225,11 @@ def test_pairs_need_two_segments(tmp_path):
     ("kind", "num_texts", "lines", "message"),
     [
         ("classification", 0, [("a", "b"), ("c",)], "a text, or two .* as the first"),
-        (
-            "classification",
-            2,
-            [("a", "b"), ("c",)],
-            "1 text; .* be text ||| text$",
-        ),
+        ("classification", 2, [("a", "b"), ("c",)], "1 text; .* be text ||| text$"),
         ("classification", 1, [("a", "b")], "2 texts; each input must be a text$"),
         ("question_answering", 0, [("a",)], "input must be question ||| paragraph$"),
         ("multiple_choice", 0, [("a", "b")], "each input must be context"),
-        ("multiple_choice", 0, [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
-        ("similarity", 0, [("a",)], "each input must be text ||| text$"),
+        ("multiple_choice", 0, [tuple("abc"), tuple("abcd")], "as the first"),
     ],
 )
 def test_an_input_with_too_few_or_too_many_texts_fails(kind, num_texts, lines, message):

@@ -259,14 +259,6 @@ def test_model_that_the_released_code_does_not_support_is_not_written(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_an_index_at_which_tensorflow_aborts_is_an_error(source, monkeypatch):
-    """It aborts at impossible shapes that have valid checksums."""
-    monkeypatch.setattr(google_tf1, "LIST_VARIABLES", "import os; os.abort()")
-    with pytest.raises(errors.CorruptError, match=r"is corrupt \(a forged index\)"):
-        read(source[0])
-
-
 def test_a_tf2_checkpoint_says_how_it_is_converted(tmp_path):
     (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu"}))
     variable = tf.Variable([1.0, 2.0])

@@ -43,12 +43,8 @@ def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     config.pop("hidden_dropout_prob", None)
     assert huggingface_config.parse(config, PATH, HEADS).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
-
-
-def test_number_of_labels_without_their_names():
     config = {"architectures": ["BertForTokenClassification"], "num_labels": 3}
-    head = huggingface_config.parse(config, PATH, HEADS)
-    assert head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert len(huggingface_config.parse(config, PATH, HEADS).labels) == 3
 
 
 @pytest.mark.parametrize(

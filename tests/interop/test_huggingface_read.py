@@ -93,7 +93,7 @@ def test_unused_tensors_are_not_judged(source):
     assert found.notes == ("unused tensors: num_batches_tracked",)
     assert_same(found.arrays, {name: expected[name] for name in found.arrays})
     with pytest.raises(errors.ConfigError, match="tie_word_embeddings=False; only"):
-        model.read_masked_lm(str(directory))
+        model.read_encoder(str(directory), has_masked_lm=True)
 
 
 def test_vocabulary_in_tokenizer_json(source):
@@ -101,13 +101,6 @@ def test_vocabulary_in_tokenizer_json(source):
     (directory / "vocab.txt").unlink()
     assert_same(read(directory).arrays, expected)
     assert read(directory).notes == ()
-
-
-def test_vocabulary_with_byte_order_mark_and_crlf(source):
-    directory, expected = source
-    content = "\ufeff" + "\r\n".join(VOCAB)
-    (directory / "vocab.txt").write_bytes(content.encode())
-    assert_same(read(directory).arrays, expected)
 
 
 def test_missing_vocabulary_is_reported(source):
@@ -186,12 +179,6 @@ def tokenizer_json(**model):
     return harm
 
 
-def lose_rows(directory):
-    for name in (WORD, BIAS):
-        tensor(name, lambda x: x[name][:90])(directory)  # noqa: B023
-    config(vocab_size=90)(directory)
-
-
 def fewer_positions(directory):
     tensor(POSITION, lambda x: np.concatenate([x[POSITION]] * 2))(directory)
     config(max_position_embeddings=64)(directory)
@@ -230,7 +217,6 @@ def leave_a_pickle(directory):
     ("harm", "message"),
     [
         (tensor(f"{DECODER}.weight", lambda x: x[WORD] + 1), "differs from 'bert.emb"),
-        (tensor(f"{DECODER}.weight", lambda x: x[WORD][:90]), "differs from 'bert.em"),
         (tensor(f"{DECODER}.bias", lambda x: x[BIAS] + 1), "differs from 'cls.pred"),
         (tensor("bert.embeddings.LayerNorm.gamma", zeros(32)), "keep one of the two"),
         (
@@ -245,7 +231,6 @@ def leave_a_pickle(directory):
             tensor("bert.pooler.dense.weight", lambda _: np.eye(32, dtype="i1")),
             "pooler.dense.weight' as I8; save it as one of F64, F32",
         ),
-        (lose_rows, "vocab.txt has 97 tokens, but .* has 90 rows for them"),
         (fewer_positions, "max_position_embeddings=32, but .* has 64; set the key to"),
         (config(vocab_size=10**9), "vocab_size=1000000000, but its table has 97"),
         (
@@ -265,15 +250,11 @@ def leave_a_pickle(directory):
         (write("config.json", "{"), "config.json is not a JSON object"),
         (
             lambda directory: (directory / "config.json").unlink(),
-            "has no config.json; use a Hugging Face directory",
+            "has no config.json; use a directory of",
         ),
         (
             lambda directory: os.truncate(directory / "config.json", 2**26 + 1),
             "config.json is larger than 64 MiB",
-        ),
-        (  # a sparse file, takes no space
-            lambda directory: os.truncate(directory / "vocab.txt", 2**40),
-            "vocab.txt is larger than 64 MiB",
         ),
         (
             tokenizer_json(vocab={t: i + (i > 50) for i, t in enumerate(VOCAB)}),
@@ -282,10 +263,6 @@ def leave_a_pickle(directory):
         (
             tokenizer_json(vocab={t: i - (i == 96) for i, t in enumerate(VOCAB)}),
             "tokenizer.json gives two tokens the same id",
-        ),
-        (
-            tokenizer_json(type="Unigram"),
-            "tokenizer.json is not a tokenizer that the",
         ),
         (
             tokenizer_json(
@@ -303,10 +280,8 @@ def leave_a_pickle(directory):
             ),
             "has do_lower_case=False, but the normalizer of tokenizer.json has",
         ),
-        (index({}), "has no weight_map of files"),
         (index({"weight_map": {"a": 7}}), "has no weight_map of files"),
         (index({"weight_map": {"a": "x.safetensors"}}), "x.safetensors is missing"),
-        (index({"weight_map": {"a": "\ud800"}}), "points outside of its directory"),
         (index({"weight_map": {"a": "../x"}}), "points outside of its directory"),
         (
             index({"weight_map": {"a": "part.safetensors"}}),

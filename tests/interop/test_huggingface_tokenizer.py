@@ -237,12 +237,6 @@ def test_unsupported_tokenizer_is_refused(directory, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_class_in_config_json_counts(tmp_path):
-    write(tmp_path, vocab=VOCAB)
-    with pytest.raises(ConfigError, match="the tokenizer BertJapaneseTokenizer"):
-        huggingface_tokenizer.open_tokenizer(tmp_path, JAPANESE)
-
-
 def test_advice_about_contradicting_rules_is_right(tmp_path):
     write(tmp_path, course_like(), **OF_BERT)
     with pytest.raises(ConfigError) as error:

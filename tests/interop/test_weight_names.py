@@ -24,17 +24,3 @@ def test_every_parameter_has_one_name_and_kernels_are_transposed():
 def test_unknown_parameter_is_an_error():
     with pytest.raises(KeyError):
         weight_names.HUGGINGFACE.name("bert.layers.0.adapter.kernel")
-
-
-def test_task_heads_have_names_in_both_formats():
-    names = {
-        ours: (weight_names.HUGGINGFACE.name(ours), weight_names.GOOGLE.name(ours))
-        for ours in ("classifier.kernel", "qa_outputs.bias")
-    }
-    assert names == {
-        "classifier.kernel": ("classifier.weight", "output_weights"),
-        "qa_outputs.bias": ("qa_outputs.bias", "cls/squad/output_bias"),
-    }
-    kernel = np.arange(6).reshape(3, 2)
-    for naming in (weight_names.HUGGINGFACE, weight_names.GOOGLE):
-        assert naming.lay_out("classifier.kernel", kernel).shape == (2, 3)

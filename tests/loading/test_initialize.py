@@ -7,11 +7,12 @@ import shutil
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import sentencepiece, wordpiece
 from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
@@ -20,7 +21,10 @@ from tests.models import (
     TOKENIZER,
     VOCAB,
     assert_same,
+    change_json,
+    keep_only_vocab_txt,
     read,
+    tensors_of,
 )
 
 
@@ -86,45 +90,22 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     assert found[workdir] == pytest.approx(metrics["eval_masked_lm_loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("init_from", "changes", "message"),
-    [
-        ("./nothing", {}, "config.init_from='./nothing' does not exist; use"),
-        (
-            "RUN",
-            {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
-            "RUN/../corpus/vocab.txt is neither the run's vocabulary",
-        ),
-        (
-            "RUN",
-            {"model.hidden_size": 64},
-            "config.model.hidden_size=64, but config.init_from=RUN needs 32; remove",
-        ),
-    ],
-)
-def test_train_with_an_invalid_source_writes_nothing(
-    trained, tmp_path, init_from, changes, message
-):
-    workdir = tmp_path / "run"
-    corpus_dir = tmp_path / "corpus"
-    vocabulary = tmp_path / "vocab.txt"
+def test_train_with_an_invalid_source_writes_nothing(trained, tmp_path):
+    workdir, vocabulary = tmp_path / "run", tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(wordpiece.SPECIAL_TOKENS))
-    changes = changes | {"init_from": init_from, "data.corpus_dir": str(corpus_dir)}
-    places = {"RUN": trained / "run", "VOCAB": vocabulary}
-    for word, place in places.items():
-        changes = {
-            key: value.replace(word, str(place)) if isinstance(value, str) else value
-            for key, value in changes.items()
-        }
-    message = message.replace("RUN/../", f"{trained}/")
-    message = message.replace("RUN", str(trained / "run"))
+    changes = {
+        "init_from": str(trained / "run"),
+        "data.corpus_dir": str(tmp_path / "corpus"),
+        "tokenizer.vocab_file": str(vocabulary),
+        "tokenizer.vocab_size": 5,
+    }
     result = run(
         "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
     )
-    assert result.returncode == 2
-    assert result.stderr.startswith(f"error: {message}")
-    assert result.stderr.count("\n") == 1
-    assert not workdir.exists() and not corpus_dir.exists()
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    message = f"error: {trained}/corpus/vocab.txt is neither the run's vocabulary"
+    assert result.stderr.startswith(message)
+    assert not workdir.exists() and not (tmp_path / "corpus").exists()
 
 
 def test_incomplete_workdir_is_an_error(trained, tmp_path):
@@ -174,3 +155,148 @@ def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
         source = initialize.open_source(continued)
         initialize.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)
+
+
+def extend(directory, *tokens):
+    """Reads the source for a run whose vocabulary adds tokens at the end."""
+    vocab = (*VOCAB, *tokens)
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    return initialize.read(initialize.open_source(config), config, tokenizer)
+
+
+def test_new_token_is_the_mean_of_its_pieces(source):
+    directory, expected = source
+    # "w91" and "w9" are tokens and "##1" is not, so w91w9 cannot be split into pieces.
+    weights = extend(directory, "w91-w90", "w91w9", "w92 w3")
+    old = {"w90": VOCAB.index("w90"), "w91": VOCAB.index("w91")}
+    for name in ("bert.embeddings.word", "decoder_bias"):
+        rows, before = weights.arrays[name], expected[name]
+        assert_same({name: rows[:97]}, {name: before})
+        unk = before[VOCAB.index("[UNK]")]  # for the hyphen
+        pieces = [before[old["w91"]], unk, before[old["w90"]]]
+        np.testing.assert_allclose(rows[97], np.mean(pieces, axis=0), rtol=1e-6)
+        np.testing.assert_array_equal(rows[98], unk)
+        assert len(rows) == 100
+    others = expected.keys() - {"bert.embeddings.word", "decoder_bias"}
+    assert_same(
+        {name: weights.arrays[name] for name in others},
+        {name: expected[name] for name in others},
+    )
+    note, never = weights.notes
+    assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
+    assert never == "tokens that the tokenizer never produces: w91-w90, w92 w3"
+
+
+def test_rows_of_added_tokens(source):
+    """Reads a tokenizer whose last token is not in vocab.txt but an added token."""
+    directory, expected = source
+    keep_only_vocab_txt(directory, VOCAB[:-1])
+    (directory / "added_tokens.json").write_text('{"w91": 96}')
+    assert_same(read(directory).arrays, expected)
+    (directory / "added_tokens.json").unlink()
+    added = {"96": {"content": "w91", "special": False}}
+    change_json(directory, "tokenizer_config.json", added_tokens_decoder=added)
+    assert_same(read(directory).arrays, expected)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_tokens_that_are_line_breaks_in_python(source, line_end):
+    """U+2028 and ##U+2028 are tokens of bert-base-chinese."""
+    directory, expected = source
+    breaks = ["\u2028", "##\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\u3000"]
+    vocab = [*VOCAB[: -1 - len(breaks)], *breaks, VOCAB[-1]]
+    content = "".join(token + line_end for token in vocab[:-1])
+    keep_only_vocab_txt(directory, ())
+    (directory / "vocab.txt").write_bytes(content.encode())
+    (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
+    config = make_config(init_from=str(directory))
+    tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
+    weights = initialize.read(initialize.open_source(config), config, tokenizer)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ()
+
+
+def test_tokenizer_with_other_rules_is_rejected(source):
+    directory, _ = source
+    keep_only_vocab_txt(directory, VOCAB)
+    change_json(directory, "tokenizer_config.json", strip_accents=False)
+    with pytest.raises(errors.ConfigError) as error:
+        read(directory)
+    message = (
+        f"config.init_from: the tokenizer of {directory}/vocab.txt has other rules"
+    )
+    assert message in str(error.value)
+
+
+def test_vocabulary_of_another_kind_is_rejected(source):
+    directory, _ = source
+    config = make_config(
+        init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
+    )
+    other = sentencepiece.train(
+        [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
+    )
+    with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):
+        initialize.read(initialize.open_source(config), config, other)
+
+
+def test_unused_tokens_may_be_replaced(source):
+    directory, expected = source
+    unused = tuple("[unused0]" if token == "w50" else token for token in VOCAB)
+    keep_only_vocab_txt(directory, unused)
+    ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
+    config = make_config(init_from=str(directory))
+    weights = initialize.read(
+        initialize.open_source(config), config, wordpiece.WordPiece(ours, True)
+    )
+    rows, before = (
+        weights.arrays["bert.embeddings.word"],
+        expected["bert.embeddings.word"],
+    )
+    changed = np.any(rows != before, axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(changed), [VOCAB.index("w50")])
+    np.testing.assert_array_equal(rows[changed][0], before[VOCAB.index("[UNK]")])
+
+
+TABLES = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+
+
+@pytest.mark.parametrize(
+    ("padded", "vocab_size"),
+    [
+        (TABLES, 104),
+        (TABLES, 97),
+        (TABLES[:1], 104),
+        (TABLES[:1], 97),
+        (TABLES[1:], 97),
+    ],
+)
+def test_padding_rows_are_dropped(source, padded, vocab_size):
+    """Drops them in one or both tables, counted in config.json's vocab_size or not."""
+    directory, expected = source
+    tensors = tensors_of(directory)
+    for name in padded:
+        padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
+        tensors[name] = np.concatenate([tensors[name], padding])
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    change_json(directory, "config.json", vocab_size=vocab_size)
+    weights = read(directory)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ("dropped 7 rows without a token",)
+
+
+@pytest.mark.parametrize(
+    "vocab",
+    [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
+)
+def test_vocabulary_that_does_not_extend_the_sources_is_rejected(source, vocab):
+    directory, _ = source
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    with pytest.raises(
+        errors.ConfigError,
+        match=r"nor the beginning of it: token \d+ is 'w\d+' in the model and",
+    ):
+        initialize.read(
+            initialize.open_source(config), config, wordpiece.WordPiece(vocab, True)
+        )

@@ -82,7 +82,7 @@ def test_a_path_without_a_tuned_model_is_an_error(tmp_path):
             tuned.read(path)
         return str(error.value)
 
-    assert "is not a directory" in read(tmp_path / "nowhere")
+    assert "does not exist" in read(tmp_path / "nowhere")
     assert "has no config.json" in read()
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "model" / "config.json").touch()
@@ -195,21 +195,26 @@ def test_missing_pooler_is_reported(source):
     assert "no pooler" in model_lib.read_encoder(str(directory)).notes[0]
 
 
-def test_errors_of_an_encoder_are_one_line(source):
-    directory, _ = source
-
-    def read(path=directory, lowercase=None):
-        with pytest.raises(ConfigError) as error:
-            model_lib.read_encoder(str(path), lowercase)
-        return str(error.value)
-
-    assert "is not a directory; use a directory of python -m" in read("/nowhere")
-    assert "has no config.json" in read(directory.parent)
-    assert "--lowercase=false, but" in read(lowercase=False)
-    change_json(directory, "config.json", num_hidden_layers=3)
-    assert "lacks 16 of the model's tensors" in read()
-    change_json(directory, "config.json", num_hidden_layers=2, intermediate_size=96)
-    assert "does not match the config in 6 tensor(s)" in read()
+@pytest.mark.parametrize(
+    ("path", "lowercase", "sizes", "message"),
+    [
+        ("/nowhere", None, {}, "does not exist; use a directory of python -m"),
+        ("..", None, {}, "has no config.json"),
+        ("", False, {}, "--lowercase=false, but"),
+        ("", None, {"num_hidden_layers": 3}, "lacks 16 of the model's tensors"),
+        (
+            "",
+            None,
+            {"intermediate_size": 96},
+            "does not match the config in 6 tensor.s.: bert.layers.0",
+        ),
+    ],
+)
+def test_an_invalid_encoder_is_an_error(source, path, lowercase, sizes, message):
+    change_json(source[0], "config.json", **sizes)
+    with pytest.raises(ConfigError, match=message) as error:
+        model_lib.read_encoder(str(source[0] / path), lowercase)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "0.auto_model."])
@@ -245,7 +250,7 @@ def test_only_a_masked_lm_needs_mask(source):
     keep_only_vocab_txt(directory, [x if x != "[MASK]" else "other" for x in VOCAB])
     assert "[MASK]" not in model_lib.read_encoder(str(directory)).tokenizer.vocab
     with pytest.raises(ConfigError, match=r"vocab.txt has no \[MASK\], which a masked"):
-        model_lib.read_masked_lm(str(directory))
+        model_lib.read_encoder(str(directory), has_masked_lm=True)
 
 
 def test_a_single_segment_has_no_pairs():

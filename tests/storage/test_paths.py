@@ -17,9 +17,9 @@ from bert_jax.finetuning import config as finetuning_config
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.loading import branch
 from bert_jax.loading import source as loading
+from tests import probe_data
 from tests.commands import ROOT, run_code
 from tests.conftest import make_config
-from tests.probes import tasks
 
 HOME, ROOTS_HOME = (str(pathlib.Path(x).expanduser()) for x in ("~", "~root"))
 
@@ -164,7 +164,7 @@ TEXT_FLAGS = "name config topology push_to_hub text_bytes device ray"
 @pytest.mark.parametrize("given_as", WAYS)
 def test_every_path_has_its_normal_form(given_as, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    tasks.write_stsb(tmp_path / "a")
+    probe_data.write_stsb(tmp_path / "a")
     path = "a/dev.tsv" if given_as == "config.data.sources" else "a"
     assert WAYS[given_as](f"~/{path}/") == f"{tmp_path}/{path}"
     with pytest.raises(ConfigError, match="gs:/b/r' is not a URL; write gs://b/r") as e:

@@ -1,19 +1,24 @@
-"""Selects the rows of each training step as a function of the step number alone.
+"""Selects rows: those of each training step, and those of a whole data set by length.
 
-A run can therefore resume at any step. Epochs are concatenated: a batch may hold the
-end of one epoch and the beginning of the next, and only the last epoch may drop a few
-rows at its end.
+The rows of a step depend on its number alone, so a run can resume at any step. Epochs
+are concatenated: a batch may hold the end of one epoch and the beginning of the next,
+and only the last epoch may drop a few rows at its end.
 
-Shapes: N row of the set, B row of the batch.
+Shapes: N row of the set, B row of the batch, T token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
+from bert_jax.finetuning.tasks.base import Features
+from bert_jax.model import heads, int8
 
 # Number of batches whose rows are sorted together, as in transformers' group_by_length.
 GROUP_BATCHES = 50
@@ -37,27 +42,17 @@ class Shuffled:
         seed: int,
         lengths_N: np.ndarray | None = None,
     ):
-        """Initializes the orders.
+        """With `lengths_N`, the tokens of each row, a batch has rows of similar length.
 
-        Args:
-          lengths_N: tokens of each row, to put rows of similar length into the same
-            batch and so reduce padding; None for a plain random order. Rows are
-            shuffled, then sorted by length within groups of GROUP_BATCHES batches; the
-            batches of a group are in random order.
+        Rows are shuffled, then sorted by length within groups of GROUP_BATCHES batches;
+        the batches of a group are in random order.
         """
         self._num_rows, self._batch_size, self._seed = num_rows, batch_size, seed
         self._lengths_N = lengths_N
         self._orders: dict[int, np.ndarray] = {}  # cache: the epochs of the last call
 
     def of_step(self, step: int) -> np.ndarray:
-        """Returns the rows of a step.
-
-        Args:
-          step: number of steps taken before it.
-
-        Returns:
-          int64[B].
-        """
+        """Returns int64[B], the rows of the step after `step` steps."""
         first = step * self._batch_size
         positions_B = np.arange(first, first + self._batch_size)
         epochs_B = positions_B // self._num_rows
@@ -126,3 +121,68 @@ def place(
     rows = len(batch["input_ids"]) // num_parts
     mine = slice(index * rows, (index + 1) * rows)
     return sharding.place_batch({name: a[mine] for name, a in batch.items()}, mesh)
+
+
+class Predictor:
+    """Computes logits of rows; all data sets share one program per row length."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        *,
+        max_length: int,
+        batch_size: int,
+        dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
+    ):
+        """Compiles nothing yet.
+
+        Args:
+          max_length: T, tokens of the longest rows.
+          batch_size: rows per step, over all devices; see `rounded_up`.
+        """
+        self._batch_size = rounded_up(batch_size, mesh)
+        self._max_length, self._mesh = max_length, mesh
+        self._part = mesh_lib.host_part(mesh, jax.process_index())
+
+        def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+            model: Any = nnx.merge(graphdef, int8.dequantize(params))
+            logits = model(batch, dropout_key=None, dtype=dtype).logits
+            return jax.reshard(logits, jax.P())  # on all devices
+
+        self._forward = jax.jit(forward)
+
+    def __call__(
+        self,
+        params: Any,
+        features: Features,
+        on_rows: Callable[[int], object] | None = None,
+    ) -> np.ndarray:
+        """Returns float32[N, ...], the logits of all rows, the same in every process.
+
+        Args:
+          params: parameters of the model with its head; they may be quantized.
+          on_rows: called after each batch with the number of rows in it.
+        """
+        parts, order = [], []
+        for rows_B in by_length(features.num_tokens(), self._batch_size):
+            batch = features.batch(rows_B)
+            placed = place(
+                {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
+            )
+            logits = np.asarray(jax.device_get(self._forward(params, placed)))
+            parts.append(self._pad_to_length(logits)[rows_B >= 0])
+            order.append(rows_B[rows_B >= 0])
+            if on_rows is not None:
+                on_rows(len(parts[-1]))
+        logits = np.concatenate(parts)
+        in_order = np.empty_like(logits)
+        in_order[np.concatenate(order)] = logits
+        return in_order
+
+    def _pad_to_length(self, logits: np.ndarray) -> np.ndarray:
+        """Pads token logits with zeros from the batch's length to the full length."""
+        if logits.ndim < 3:
+            return logits
+        missing = self._max_length - logits.shape[1]
+        return np.pad(logits, ((0, 0), (0, missing), (0, 0)))

@@ -24,7 +24,7 @@ from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
 from bert_jax.finetuning.data.examples import Examples, write_lines
-from bert_jax.finetuning.data.tables import MAX_LINE_BYTES
+from bert_jax.finetuning.data.tables import MAX_LINE_BYTES, Table
 
 DOCUMENT = "-DOCSTART-"
 _TAG = re.compile(r"O|[BIESLU]-.+")
@@ -33,18 +33,13 @@ _BEGINS, _ENDS = "BSU", "ESLU"
 
 @dataclasses.dataclass(frozen=True)
 class Sentences(Examples):
-    """Sentences of words with BIO tags.
+    """Sentences of words with BIO tags."""
 
-    Attributes:
-      spec: the spec of the data, for error messages.
-      words: words of each sentence.
-      tags: BIO tags of each sentence's words; None for a test set.
-      num_empty: sentences of a table that were skipped because they have no word.
-    """
-
-    spec: str
+    spec: str  # for error messages
     words: list[list[str]]
+    # BIO tags of each sentence's words; None for a test set
     tags: list[list[str]] | None
+    # sentences of a table that were skipped because they have no word
     num_empty: int = 0
 
     @property
@@ -72,11 +67,7 @@ class Sentences(Examples):
         return labelled, found
 
     def classes(self, names: Sequence[str], key: str) -> list[np.ndarray] | None:
-        """Returns each sentence's tags as int32 class numbers; None without tags.
-
-        Args:
-          key: the config key that defines the names, for the error message.
-        """
+        """Returns each sentence's tags as int32 class numbers; None without tags."""
         if self.tags is None:
             return None
         numbers = {name: i for i, name in enumerate(names)}
@@ -98,7 +89,6 @@ def read(spec: str, words: str, tags: str, *, has_tags: bool) -> Sentences:
     """Reads conll:PATH or a table with list-valued columns.
 
     Args:
-      spec: conll:PATH, or the spec of a table as in tables.py.
       words, tags: names of the columns of a table. For conll:PATH the numbers of the
         columns, from 1; other text selects the first and the last.
       has_tags: False for a test set. Tags of a table are not read then, and a
@@ -136,10 +126,7 @@ def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
 
 def _read_table(spec: str, words: str, tags: str) -> Sentences:
     table = tables.read(spec)
-    found = [
-        _list(value, f"{spec}, {words!r}")
-        for value in table.column(words, "config.task.words")
-    ]
+    found = _lists(table, words, "config.task.words")
     has_words = [bool(sentence) for sentence in found]
     sentences = list(itertools.compress(found, has_words))
     if not sentences:
@@ -147,11 +134,7 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
     num_empty = len(found) - len(sentences)
     if not tags:
         return Sentences(spec, sentences, None, num_empty)
-    lists = [
-        _list(value, f"{spec}, {tags!r}")
-        for value in table.column(tags, "config.task.tags")
-    ]
-    kept = list(itertools.compress(lists, has_words))
+    kept = list(itertools.compress(_lists(table, tags, "config.task.tags"), has_words))
     for i, (sentence, row) in enumerate(zip(sentences, kept, strict=True), start=1):
         where = f"{spec}, sentence {i},"
         if len(sentence) != len(row):
@@ -164,13 +147,17 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
     return Sentences(spec, sentences, [to_bio(row) for row in kept], num_empty)
 
 
-def _list(value: Any, where: str) -> list[str]:
-    found = tables.as_list(value)
-    if found is None or any(isinstance(x, list | dict | None) for x in found):
-        raise ConfigError(
-            f"{where}: {value!r} is not a list; give each sentence as a list of strings"
-        )
-    return [str(item) for item in found]
+def _lists(table: Table, column: str, key: str) -> list[list[str]]:
+    found = []
+    for value in table.column(column, key):
+        items = tables.as_list(value)
+        if items is None or any(isinstance(x, list | dict | None) for x in items):
+            raise ConfigError(
+                f"{table.spec}, {column!r}: {value!r} is not a list; give each sentence"
+                " as a list of strings"
+            )
+        found.append([str(item) for item in items])
+    return found
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -219,8 +206,7 @@ def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the columns of each line; a blank line has none."""
-    counts: collections.Counter[str] = collections.Counter()
-    for number, line in lines.read(path, MAX_LINE_BYTES, None, counts):
+    for number, line in lines.read(path, MAX_LINE_BYTES, None, collections.Counter()):
         # Strip spaces and tabs only, because a word may contain a no-break space.
         stripped = line.strip(" \t")
         columns = re.split("\t" if "\t" in stripped else " +", stripped)

@@ -1,4 +1,4 @@
-"""Examples of a data set, and the parts of tables that they are made of.
+"""Examples of a data set, and the texts, labels and scores in columns of tables.
 
 conll.py and squad.py read the other formats.
 
@@ -7,8 +7,10 @@ Shapes: N example, C class.
 
 import abc
 import dataclasses
+import difflib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -18,9 +20,12 @@ import numpy as np
 from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import tables
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.data.tables import Located, Table
 
 T = TypeVar("T", bound="Examples")
+# Values of data sets that usually mean that an example has no label: SNLI has "-", and
+# Hugging Face's datasets -1.
+_UNLABELLED = ("", "-", "-1", "nan", "null")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +37,7 @@ class Examples(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def is_labelled(self) -> bool:
-        """Returns whether the examples have labels."""
+    def is_labelled(self) -> bool: ...
 
     @abc.abstractmethod
     def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
@@ -54,10 +58,7 @@ class Examples(abc.ABC):
     def class_pairs(
         self, predicted: Any, names: Sequence[str]
     ) -> tuple[list[str], list[str]] | None:
-        """Returns the labelled and the predicted class of every example or word.
-
-        The result is None without labels, or if they are not single classes.
-        """
+        """Returns labels and predictions by name; None without single classes."""
         return None
 
     def size(self, num_rows: int) -> str:
@@ -73,24 +74,16 @@ class Examples(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Examples):
-    """Texts or text pairs for classification, regression, multi-label or similarity.
+    """Texts or text pairs for classification, regression, multi-label or similarity."""
 
-    Attributes:
-      a: single texts, or the first texts of pairs.
-      b: the second texts of pairs; None for single texts.
-      labels: int32[N] classes, float32[N] scores or float32[N, C] sets of classes;
-        None for a test set.
-      index: int64[N], each example's index in the leaderboard's file.
-      num_lost_lines: lines of the table that were dropped.
-      num_unlabelled: examples that were dropped because they have no label.
-    """
-
-    a: list[str]
-    b: list[str] | None
+    a: list[str]  # single texts, or the first texts of pairs
+    b: list[str] | None  # the second texts of pairs; None for single texts
+    # int32[N] classes, float32[N] scores or float32[N, C] sets of classes; None for a
+    # test set
     labels: np.ndarray | None
-    index: np.ndarray
-    num_lost_lines: int = 0
-    num_unlabelled: int = 0
+    index: np.ndarray  # int64[N], each example's index in the leaderboard's file
+    num_lost_lines: int = 0  # lines of the table that were dropped
+    num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     @property
     def is_labelled(self) -> bool:
@@ -173,12 +166,120 @@ def text(value: Any, where: str, key: str) -> str:
     return "" if value is None else str(value)
 
 
+def names_in(values: Iterable[str]) -> tuple[str, ...]:
+    """Returns the distinct names, sorted as numbers if all are, else as text."""
+    names = set(values)
+    numbers = all(map(_is_number, names))
+    return tuple(sorted(names, key=float) if numbers else sorted(names))
+
+
+def name_of(value: Any, where: str) -> str:
+    """Returns a label of the data as text; "" for None."""
+    if isinstance(value, dict) or tables.as_list(value) is not None:
+        raise ConfigError(
+            f"{where} has the label {value!r}, but a class is a text or a number; for"
+            " lists of classes, set config.task.kind=multi_label"
+        )
+    return "" if value is None else str(value).strip()
+
+
+def is_unlabelled(name: str, names: Sequence[str]) -> bool:
+    """Returns whether a label is not a class, but usually means that there is none."""
+    return name.lower() in _UNLABELLED and name not in names
+
+
+def parts(value: Any, where: str) -> list[str]:
+    """Splits a list of class labels, or comma-separated text; "" has none."""
+    found = tables.as_list(value)
+    if found is None:
+        text = name_of(value, where)
+        if text.startswith(("[", "{")):
+            raise ConfigError(
+                f"{where} has the labels {text!r}, which are not a list; write them as"
+                " a,b or as a JSON list"
+            )
+        found = text.split(",")
+    names = [name for name in (name_of(part, where) for part in found) if name]
+    if set(names) <= {"0", "1"} and len(set(names)) < len(names):
+        raise ConfigError(
+            f"{where} has the labels {value!r}, which seem to be a 0 or 1 for each"
+            " class; list the names or the numbers of its classes"
+        )
+    return names
+
+
+def classes(values: Located, names: Sequence[str], key: str) -> np.ndarray:
+    """Returns int32[N], the class of each name or number; -1 if it is not labelled."""
+    numbers = _numbers(names)
+    found = np.full(len(values), -1, np.int32)
+    for i, (value, where) in enumerate(values):
+        name = name_of(value, where)
+        if not is_unlabelled(name, names):
+            found[i] = _find(name, numbers, names, where, key)
+    return found
+
+
+def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
+    """Returns float32[N, C], 1 for the classes of a list or comma-separated text."""
+    numbers = _numbers(names)
+    found = np.zeros((len(values), len(names)), np.float32)
+    for i, (value, where) in enumerate(values):
+        for part in parts(value, where):
+            found[i, _find(part, numbers, names, where, key)] = 1.0
+    return found
+
+
+def scores(table: Table, column: str, key: str) -> np.ndarray:
+    """Returns the finite numbers of a column that a config key names, as float32[N]."""
+    values = table.located(column, key)
+    found = np.empty(len(values), np.float32)
+    for i, (value, where) in enumerate(values):
+        try:
+            found[i] = float(value)
+        except (TypeError, ValueError):
+            found[i] = np.nan
+        if not np.isfinite(found[i]):
+            raise ConfigError(
+                f"{where} has {value!r} in the column of {key}; it must be a finite"
+                " number"
+            )
+    return found
+
+
+def _numbers(names: Sequence[str]) -> dict[str, int]:
+    by_name = {name: i for i, name in enumerate(names)}
+    # If any name is a number, numbers in the data are names rather than indices.
+    if any(map(_is_number, names)):
+        return by_name
+    return {str(i): i for i in range(len(names))} | by_name
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def _find(
+    label: str, numbers: dict[str, int], names: Sequence[str], where: str, key: str
+) -> int:
+    if label in numbers:
+        return numbers[label]
+    close = difflib.get_close_matches(label, names, n=1)
+    hint = f"; the nearest is {close[0]!r}" if close else ""
+    has_numbers = len(numbers) > len(names)
+    or_numbers = f", or 0 to {len(names) - 1}" if has_numbers else ""
+    raise ConfigError(
+        f"{where} has the label {label!r}, which is not in {key}"
+        f" ({', '.join(names)}{or_numbers}){hint}"
+    )
+
+
 def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes one JSON object per line."""
     write_lines(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a text file."""
     with storage.open_own(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)

@@ -36,21 +36,14 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Examples):
-    """The paragraphs and questions of a file.
+    """The paragraphs and questions of a file."""
 
-    Attributes:
-      paragraphs: distinct paragraph texts.
-      questions: questions about the paragraphs.
-      has_impossible: whether questions may have no answer, as in SQuAD 2.0.
-      num_mended: answers whose offset was wrong and was corrected to nearby text.
-      num_lost: answers whose text was not found near their offset; not used in
-        training. White space and normal forms of Unicode may differ.
-    """
-
-    paragraphs: list[str]
+    paragraphs: list[str]  # distinct paragraph texts
     questions: list[Question]
-    has_impossible: bool
-    num_mended: int
+    has_impossible: bool  # whether questions may have no answer, as in SQuAD 2.0
+    num_mended: int  # answers whose offset was wrong and was corrected to nearby text
+    # answers whose text was not found near their offset; not used in training. White
+    # space and normal forms of Unicode may differ.
     num_lost: int
 
     @property
@@ -133,7 +126,6 @@ def read(spec: str) -> Questions:
 
 
 def check_ids(questions: Questions, spec: str) -> None:
-    """Raises ConfigError if two questions share an id, the key of their answers."""
     counts = collections.Counter(question.id for question in questions.questions)
     [(most, times)] = counts.most_common(1)
     if times > 1:
@@ -143,8 +135,8 @@ def check_ids(questions: Questions, spec: str) -> None:
 
 
 def _json(path: str) -> Any:
-    counts: collections.Counter[str] = collections.Counter()
-    text = "\n".join(line for _, line in lines.read(path, MAX_LINE_BYTES, None, counts))
+    numbered = lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
+    text = "\n".join(line for _, line in numbered)
     try:
         return tables.encodable(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -152,7 +144,7 @@ def _json(path: str) -> Any:
 
 
 def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (paragraph, entry) for each question of a SQuAD file."""
+    """Yields a paragraph and an entry for each question; so does `_table_entries`."""
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             for entry in paragraph["qas"]:
@@ -160,7 +152,6 @@ def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _table_entries(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (paragraph, entry) for each row of a table."""
     table = tables.read(spec)
     names = ["id", "question", "context", "answers"]
     names += {"is_impossible"} & table.columns.keys()

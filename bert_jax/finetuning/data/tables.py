@@ -28,8 +28,6 @@ from bert_jax.errors import ConfigError
 # GLUE's files have a few malformed lines. If more than this share of lines is
 # malformed, the file has another format.
 MAX_DROPPED = 0.01
-# A field with more words is probably text rather than a column name.
-MAX_NAME_WORDS = 4
 MAX_LINE_BYTES = 2**30  # large enough that no line of a labelled set is split
 csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
 Located = list[tuple[Any, str]]  # values, each with its place for error messages
@@ -37,66 +35,40 @@ Located = list[tuple[Any, str]]  # values, each with its place for error message
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Columns of equal length, by name.
+    """Columns of equal length, by name."""
 
-    Attributes:
-      spec: the spec of the table, for error messages.
-      columns: values by column name; strings, or any JSON value for jsonl.
-      num_dropped: lines that were dropped because their number of columns differs from
-        the number of names.
-      first_dropped: line number of the first dropped line; 0 if there is none.
-      has_header: whether the names are from the first line.
-      absent: line number of the first object that lacks a column, which is None there.
-      repeated: names of several columns, which cannot be used.
-    """
-
-    spec: str
+    spec: str  # for error messages
+    # values by column name; strings, or any JSON value for jsonl
     columns: dict[str, list[Any]]
+    # lines that were dropped because their number of columns differs from the number of
+    # names
     num_dropped: int = 0
-    first_dropped: int = 0
-    has_header: bool = False
+    first_dropped: int = 0  # line number of the first dropped line; 0 if there is none
+    # line number of the first object that lacks a column, which is None there
     absent: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    repeated: Collection[str] = ()
+    repeated: Collection[str] = ()  # names of several columns, which cannot be used
 
     def column(self, name: str, key: str = "") -> list[Any]:
-        """Returns the values of a column.
-
-        Args:
-          key: the config key that gives the name, for the error message; "" if the
-            format prescribes it.
-        """
+        """Returns the values of a column, named by the config key or by the format."""
         if name in self.repeated:
             raise ConfigError(
                 f"{self.spec} has several columns {name!r}; rename all but one"
             )
         if name in self.columns:
             return self.columns[name]
-        hint = self._hint(name)
-        columns = ", ".join(self.columns) or "none"
-        if key:
-            raise ConfigError(
-                f"{key} names the column {name!r}, but {self.spec} has the columns"
-                f" {columns}{hint}"
+        hint = ""
+        if close := difflib.get_close_matches(name, self.columns, n=1):
+            hint = f"; the nearest is {close[0]!r}"
+        elif self.spec.startswith(("csv:", "tsv:")):
+            hint = (
+                "; if the first line is data, name the columns in config.data.header;"
+                " tsv: is for tabs between columns, and csv: for commas"
             )
+        given = f"{key}={name!r}: " if key else ""
         raise ConfigError(
-            f"{self.spec} has no column {name!r}; its columns are {columns}{hint}"
+            f"{given}{self.spec} has no column {name!r}; its columns are"
+            f" {', '.join(self.columns) or 'none'}{hint}"
         )
-
-    def _hint(self, name: str) -> str:
-        """Returns what to do if there is no column of a name."""
-        kind, _, path = self.spec.partition(":")
-        others = {"csv": ("tsv", "\t"), "tsv": ("csv", ",")}
-        if kind in others and len(self.columns) == 1:
-            other, separator = others[kind]
-            if separator in next(iter(self.columns)):
-                return f"; write {other}:{path}"
-        close = difflib.get_close_matches(name, self.columns, n=1)
-        hint = f"; the nearest is {close[0]!r}" if close else ""
-        if self.has_header and any(map(_is_data, self.columns)):
-            hint += (
-                "; if the first line is data, name the columns in config.data.header"
-            )
-        return hint
 
     def located(self, name: str, key: str) -> Located:
         """Returns the values of a column with their places."""
@@ -106,22 +78,8 @@ class Table:
         ]
 
 
-def _is_data(name: str) -> bool:
-    """Returns whether a name in a header looks like a data value."""
-    try:
-        float(name)
-    except ValueError:
-        return not name.strip() or len(name.split()) > MAX_NAME_WORDS
-    return True
-
-
 def read(spec: str, header: tuple[str, ...] = ()) -> Table:
-    """Reads a whole table.
-
-    Args:
-      spec: KIND:ARGUMENT, see the module docstring.
-      header: column names of a tsv or csv without a header line.
-    """
+    """Reads a whole table; `header` has the column names of a file without them."""
     kind, separator, argument = spec.partition(":")
     if not separator or kind not in _READERS:
         raise ConfigError(
@@ -157,8 +115,7 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    counts: collections.Counter[str] = collections.Counter()
-    return lines.read(path, MAX_LINE_BYTES, None, counts)
+    return lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
 
 
 def _from_rows(
@@ -184,9 +141,7 @@ def _from_rows(
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
     first_dropped = dropped[0][0] if dropped else 0
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
-    return Table(
-        spec, table, len(dropped), first_dropped, not header, repeated=repeated
-    )
+    return Table(spec, table, len(dropped), first_dropped, repeated=repeated)
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:

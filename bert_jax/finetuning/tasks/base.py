@@ -19,7 +19,9 @@ import numpy as np
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
+from bert_jax.finetuning.data import examples as examples_lib
 from bert_jax.finetuning.data.examples import Examples, Texts
+from bert_jax.finetuning.data.tables import Table
 from bert_jax.model.heads import HeadType, Outputs
 
 if TYPE_CHECKING:
@@ -33,11 +35,7 @@ Role = Literal["train", "dev", "test"]
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Rows of token ids for a model.
-
-    Attributes:
-      rows: the rows of all examples.
-    """
+    """Rows of token ids for a model."""
 
     rows: Rows
 
@@ -49,33 +47,31 @@ class Features:
         """Returns the number of tokens of each item's longest row, as int64."""
         return self.rows.num_tokens()
 
-    def batch(self, rows_B: np.ndarray, /) -> dict[str, np.ndarray]:
+    def batch(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the inputs of the model and the loss for some items.
 
         Args:
-          rows_B: int64 indices of items; -1 for padding rows.
+          items_B: int64 indices of items; -1 for padding rows.
 
         Returns:
           int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights, and
           labels if known. T is reduced to fit the longest of these rows.
         """
+        found = {"weights": text_rows.weights(items_B)}
+        return found | self.inputs(np.maximum(items_B, 0))
+
+    def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns `batch` without weights and padding rows."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFeatures(Features):
-    """Rows of examples: one per example, or one per choice or text of an example.
+    """Rows of examples; those of one example, its choices or texts, are consecutive."""
 
-    Attributes:
-      rows: rows of all examples; those of one example are consecutive.
-      num_choices: C, rows per example; None if an example is a single row.
-      labels: see `Texts` and `Choices`; None for a test set.
-      num_truncated: number of rows that were truncated.
-    """
-
-    num_choices: int | None
-    labels: np.ndarray | None
-    num_truncated: int
+    num_choices: int | None  # C, rows per example; None if an example is a single row
+    labels: np.ndarray | None  # see `Texts` and `Choices`; None for a test set
+    num_truncated: int  # number of rows that were truncated
 
     def __len__(self) -> int:
         return len(self.rows) // (self.num_choices or 1)
@@ -83,9 +79,8 @@ class TextFeatures(Features):
     def num_tokens(self) -> np.ndarray:
         return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
 
-    def batch(self, examples_B):
-        found = {"weights": text_rows.weights(examples_B)}
-        examples_B = np.maximum(examples_B, 0)
+    def inputs(self, examples_B):
+        found = {}
         if self.labels is not None:
             found["labels"] = self.labels[examples_B]
         C = self.num_choices
@@ -106,13 +101,9 @@ def text_features(
     length: int,
     num_choices: int | None = None,
 ) -> TextFeatures:
-    """Converts texts or pairs to rows of up to `length` tokens.
+    """Converts texts or pairs to rows of up to `length` tokens; see `TextFeatures`.
 
     A pair that is too long loses tokens from its longer text first.
-
-    Args:
-      a, b: the first and second texts of rows; those of one example are consecutive.
-      labels, num_choices: see `TextFeatures`.
     """
     encode = tokenizer.encoder()
     texts = encode(a)
@@ -155,25 +146,22 @@ class Task(abc.ABC):
     def check(  # noqa: B027
         self, length: int, config: "FinetuneConfig | None" = None
     ) -> None:
-        """Raises ConfigError if keys contradict each other.
-
-        Args:
-          config: the config with this section; None for the task of a trained model.
-        """
+        """Checks keys against each other; the task of a trained model has no config."""
 
     def label_names(self, spec: str, header: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the names of the head's labels; () if its outputs have no names.
-
-        Args:
-          spec, header: the training set, for names that are not in the config.
-        """
+        """Returns the names of the head's labels; () if its outputs have none."""
         return ()
 
-    @abc.abstractmethod
     def read(
         self, spec: str, header: tuple[str, ...], names: Sequence[str], role: Role
     ) -> Examples:
-        """Reads a data set."""
+        """Reads a data set; by default, a table."""
+        table = examples_lib.read_table(spec, header, is_test=role == "test")
+        return self.parse(table, names, role)
+
+    def parse(self, table: Table, names: Sequence[str], role: Role) -> Examples:
+        """Converts a table to examples."""
+        raise NotImplementedError
 
     def of_inputs(
         self, inputs: list[tuple[str, ...]], settings: dict[str, Any]
@@ -181,8 +169,7 @@ class Task(abc.ABC):
         """Converts inputs of `predict` to unlabelled examples; by default, `Texts`.
 
         Args:
-          inputs: at least one input; all have the same number of texts, which `form`
-            allows.
+          inputs: at least one; all have the same number of texts, which `form` allows.
           settings: the model's values of the class's `settings`.
         """
         a, *b = ([*texts] for texts in zip(*inputs, strict=True))
@@ -243,11 +230,7 @@ class Task(abc.ABC):
         predicted: Any,
         names: Sequence[str],
     ) -> None:
-        """Writes the file of a leaderboard for a test set, if the task has one.
-
-        Args:
-          number: the index of the set in config.data.test.
-        """
+        """Writes a leaderboard's file for config.data.test[number], if it has one."""
 
 
 def divergences(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:

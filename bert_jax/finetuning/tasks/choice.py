@@ -14,9 +14,8 @@ from bert_jax.config.validation import Length
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Examples
-from bert_jax.finetuning.data.tables import Table, as_list
+from bert_jax.finetuning.data.tables import as_list
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task
 from bert_jax.finetuning.tasks.text import TextColumns, cross_entropy
@@ -28,21 +27,14 @@ KEY = "config.task.choices"
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Examples):
-    """Contexts, each with the same number of choices.
+    """Contexts, each with the same number of choices."""
 
-    Attributes:
-      contexts: one text per example.
-      choices: the choices of each example.
-      labels: int32[N], index of the correct choice, from 0; None for a test set.
-      num_lost_lines: lines of the table that were dropped.
-      num_unlabelled: examples that were dropped because they have no label.
-    """
-
-    contexts: list[str]
+    contexts: list[str]  # one text per example
     choices: list[list[str]]
+    # int32[N], index of the correct choice, from 0; None for a test set
     labels: np.ndarray | None
-    num_lost_lines: int = 0
-    num_unlabelled: int = 0
+    num_lost_lines: int = 0  # lines of the table that were dropped
+    num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     @property
     def is_labelled(self) -> bool:
@@ -81,12 +73,7 @@ class MultipleChoice(Task):
         "She opened the door. ||| She went in. ||| It was red.",
     )
 
-    def read(self, spec, header, names, role):
-        table = examples_lib.read_table(spec, header, is_test=role == "test")
-        return self.parse(table, role)
-
-    def parse(self, table: Table, role: base.Role) -> Choices:
-        """Converts a table to contexts with choices."""
+    def parse(self, table, names, role) -> Choices:
         contexts, *prefixes = (
             examples_lib.texts(table, column, "config.task.text")
             for column in self.text
@@ -112,7 +99,7 @@ class MultipleChoice(Task):
             return Choices(contexts, found, None, table.num_dropped)
         numbers = [str(i) for i in range(number)]
         values = table.located(self.label, "config.task.label")
-        correct = labels.classes(values, numbers, KEY)
+        correct = examples_lib.classes(values, numbers, KEY)
         return examples_lib.labelled(
             Choices(contexts, found, correct, table.num_dropped)
         )

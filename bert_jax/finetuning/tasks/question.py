@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Count, CountOrZero, require
+from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.data import squad
 from bert_jax.finetuning.data.squad import Question, Questions
-from bert_jax.finetuning.tasks import base, squad_metrics, windows
+from bert_jax.finetuning.tasks import base, windows
 from bert_jax.finetuning.tasks.base import Form, Task
 from bert_jax.finetuning.tasks.windows import QuestionFeatures
 from bert_jax.model import heads
@@ -58,11 +59,7 @@ class QuestionAnswering(Task):
     )
 
     def room(self, length: int) -> int:
-        """Returns the number of paragraph tokens that fit beside the longest question.
-
-        Args:
-          length: tokens of a row, [CLS] question [SEP] window [SEP].
-        """
+        """Returns how many tokens of a paragraph fit beside the longest question."""
         return length - 3 - self.max_query_length
 
     def window_stride(self, length: int) -> int:
@@ -203,10 +200,10 @@ class QuestionAnswering(Task):
         return found
 
     def evaluate(self, examples, predicted, names):
-        scores = squad_metrics.score(examples, predicted.texts, self.answer_units)
+        scores = metrics_lib.squad(examples, predicted.texts, self.answer_units)
         if not examples.has_impossible:
             return scores
-        best = squad_metrics.best_thresholds(
+        best = metrics_lib.squad_thresholds(
             examples, predicted.not_empty, predicted.null_odds, self.answer_units
         )
         return scores | best
@@ -220,19 +217,15 @@ class QuestionAnswering(Task):
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Answers in the form that leaderboards accept, keyed by question id.
+    """Answers in the form that leaderboards accept, keyed by question id."""
 
-    Attributes:
-      texts: the answer; "" means that the question has no answer.
-      not_empty: the best non-empty answer, used to search for a threshold.
-      best: the most probable answers in descending order, each with text, probability,
-        start_logit and end_logit.
-      null_odds: the score of "no answer" minus the score of the best answer.
-    """
-
-    texts: dict[str, str]
+    texts: dict[str, str]  # the answer; "" means that the question has no answer
+    # the best non-empty answer, used to search for a threshold
     not_empty: dict[str, str]
+    # the most probable answers in descending order, each with text, probability,
+    # start_logit and end_logit
     best: dict[str, list[dict[str, Any]]]
+    # the score of "no answer" minus the score of the best answer
     null_odds: dict[str, float]
 
 

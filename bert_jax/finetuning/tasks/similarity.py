@@ -16,7 +16,6 @@ from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.data.tables import Table
 from bert_jax.finetuning.tasks import base
@@ -66,8 +65,7 @@ class Similarity(Task):
             " the two embeddings of a text are equal",
         )
 
-    def read(self, spec, header, names, role):
-        table = examples_lib.read_table(spec, header, is_test=role == "test")
+    def parse(self, table, names, role):
         if role == "train" and self.positives:
             return read_positives(table, self.positives)
         label = "" if role == "test" else self.label
@@ -116,14 +114,13 @@ def read_pairs(
 
     Args:
       label: column of the similarity score; "" for a set without labels.
-      max_label: score whose target cosine is 1.
-      given_as: what gives max_label, for error messages.
+      max_label: score whose target cosine is 1; the key or file `given_as` has it.
     """
     a, b = (examples_lib.texts(table, name, "config.task.text") for name in text)
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    scores_N = labels.scores(table, label, "config.task.label")
+    scores_N = examples_lib.scores(table, label, "config.task.label")
     for row, value in enumerate(scores_N):
         if not 0 <= value <= max_label:
             raise ConfigError(
@@ -134,11 +131,7 @@ def read_pairs(
 
 
 def read_positives(table: Table, columns: Sequence[str]) -> Texts:
-    """Converts a table to pairs of texts that belong together, of target cosine 1.
-
-    Args:
-      columns: the two text columns, or one whose texts are paired with themselves.
-    """
+    """Converts a table to pairs of cosine 1; one column is paired with itself."""
     key = "config.task.positives"
     a, *b = (examples_lib.texts(table, column, key) for column in columns)
     labels = np.ones(len(a), np.float32)
@@ -158,8 +151,7 @@ def contrastive(
 
     Args:
       unit_B2D: float32 embeddings of length 1.
-      batch: float32[B] weights. Texts of weight 0 do not count as
-        classes.
+      batch: float32[B] weights. Texts of weight 0 do not count as classes.
     """
     second_BD = jax.reshard(unit_B2D[:, 1], jax.P())  # of all devices
     cosines_BB = jnp.einsum(

@@ -112,46 +112,32 @@ def _weights(batch: base.Batch) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFeatures(base.Features):
-    """Rows of sentences, one per sentence.
+    """Rows [CLS] sentence [SEP], one per sentence."""
 
-    Attributes:
-      rows: [CLS] sentence [SEP].
-      labels: int32, label of each of the rows' ids, IGNORED except at the first token
-        of a word; None for a test set.
-      words: int32, for each of the rows' ids the index in its sentence of the word
-        that begins there, or -1. A word of which the tokenizer drops every character
-        begins nowhere.
-      num_words_N: int64, number of words of each sentence.
-      num_cut: words that were truncated because their row is full.
-      class_of_cut: class predicted for words that begin nowhere and for truncated
-        ones: O, or 0 if there is no O.
-    """
-
+    # int32, label of each of the rows' ids, IGNORED except at the first token of a
+    # word; None for a test set
     labels: np.ndarray | None
+    # int32, for each of the rows' ids the index in its sentence of the word that begins
+    # there, or -1. A word of which the tokenizer drops every character begins nowhere.
     words: np.ndarray
-    num_words_N: np.ndarray
-    num_cut: int
+    num_words_N: np.ndarray  # int64
+    num_cut: int  # words that were truncated because their row is full
+    # class predicted for words that begin nowhere and for truncated ones: O, or 0 if
+    # there is no O
     class_of_cut: int
 
-    def batch(self, sentences_B):
-        found = {"weights": text_rows.weights(sentences_B)}
-        sentences_B = np.maximum(sentences_B, 0)
+    def inputs(self, sentences_B):
         rows = self.rows.cut(sentences_B)
         layout = rows.layout(sentences_B)
+        found = rows.arrays(layout)
         if self.labels is not None:
             found["labels"] = self.labels[layout.source_BT]
-        return found | rows.arrays(layout)
+        return found
 
     def word_classes(
         self, sentences_B: np.ndarray, classes_BT: np.ndarray
     ) -> list[np.ndarray]:
-        """Returns the class of every word of some sentences, given those of tokens.
-
-        Args:
-          sentences_B: int64 indices of sentences.
-          classes_BT: int class of each token; T is at least the length of the longest
-            of these rows.
-        """
+        """Returns the class of each word, given those of the tokens of its row."""
         rows = dataclasses.replace(self.rows, length=classes_BT.shape[1])
         layout = rows.layout(sentences_B)
         words_BT = self.words[layout.source_BT]
@@ -173,12 +159,7 @@ def from_sentences(
     length: int,
     key: str,
 ) -> TaggingFeatures:
-    """Converts sentences to rows of up to `length` tokens, truncated at the end.
-
-    Args:
-      length: T, maximum tokens of a row.
-      key: the config key that defines the names, for the error message.
-    """
+    """Converts sentences to rows of up to `length` tokens; `key` defines the names."""
     num_words_N = np.array([len(words) for words in sentences.words], np.int64)
     flat = [word for words in sentences.words for word in words]
     pieces = tokenizer.encoder()(flat)

@@ -17,7 +17,6 @@ from bert_jax.config.validation import Fraction, Length, require
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data import labels
 from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.data.tables import Table
 from bert_jax.finetuning.tasks import base
@@ -28,7 +27,6 @@ from bert_jax.training.losses import weighted_cross_entropy
 
 # More names of classes that are decimals are scores.
 MAX_DECIMALS, _DECIMAL = 10, re.compile(r"-?\d*\.\d+")
-ARCHITECTURE = "BertForSequenceClassification"
 TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 # Indexed by the number of texts that a model was fine-tuned on; 0 means unknown.
 FORMS = (
@@ -117,12 +115,7 @@ class TextTask(Task):
     def parse_labels(self, table: Table, names: Sequence[str]) -> np.ndarray:
         """Returns the labels of a table's examples."""
 
-    def read(self, spec, header, names, role):
-        table = examples_lib.read_table(spec, header, is_test=role == "test")
-        return self.parse(table, names, role)
-
-    def parse(self, table: Table, names: Sequence[str], role: base.Role) -> Texts:
-        """Converts a table to texts or text pairs."""
+    def parse(self, table, names, role) -> Texts:
         a, *b = (
             examples_lib.texts(table, column, "config.task.text")
             for column in self.text
@@ -132,7 +125,7 @@ class TextTask(Task):
         if role != "test":
             found = self.parse_labels(table, names)
         elif self.index:
-            numbers = labels.scores(table, self.index, "config.task.index")
+            numbers = examples_lib.scores(table, self.index, "config.task.index")
             indices = numbers.astype(np.int64)
         return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
 
@@ -155,27 +148,26 @@ class TextTask(Task):
         examples_lib.write_lines(directory / name, ["index\tprediction\n", *lines])
 
 
+def _head(kind: str, problem_type: str) -> HeadType:
+    name = "BertForSequenceClassification"
+    return HeadType(kind, heads.BertForClassification, name, problem_type, True)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(TextTask):
     """One of several classes."""
 
     kind: Literal["classification"]
 
-    head = HeadType(
-        "classification",
-        heads.BertForClassification,
-        ARCHITECTURE,
-        "single_label_classification",
-        has_labels=True,
-    )
+    head = _head("classification", "single_label_classification")
     metrics = ("accuracy", "matthews", "f1", "macro_f1")
 
     def names_in(self, table):
         column = self.label
         values = table.located(column, "config.task.label")
-        found = [labels.name_of(*each) for each in values]
-        names = labels.names_in(found)
-        unlabelled = [name for name in names if labels.is_unlabelled(name, ())]
+        found = [examples_lib.name_of(*each) for each in values]
+        names = examples_lib.names_in(found)
+        unlabelled = [name for name in names if examples_lib.is_unlabelled(name, ())]
         if unlabelled and names != ("-1", "1"):
             raise _unlabelled(table.spec, column, unlabelled[0], found, names)
         if len(names) == 1:
@@ -193,7 +185,7 @@ class Classification(TextTask):
 
     def parse_labels(self, table, names):
         values = table.located(self.label, "config.task.label")
-        return labels.classes(values, names, self.labels_key)
+        return examples_lib.classes(values, names, self.labels_key)
 
     def parse(self, table, names, role):
         found = super().parse(table, names, role)
@@ -223,13 +215,7 @@ class Regression(TextTask):
 
     kind: Literal["regression"]
 
-    head = HeadType(
-        "regression",
-        heads.BertForClassification,
-        ARCHITECTURE,
-        "regression",
-        has_labels=True,
-    )
+    head = _head("regression", "regression")
     metrics = ("pearson", "spearman")
 
     def check(self, length, config=None):
@@ -245,7 +231,7 @@ class Regression(TextTask):
         return (self.label,)
 
     def parse_labels(self, table, names):
-        return labels.scores(table, self.label, "config.task.label")
+        return examples_lib.scores(table, self.label, "config.task.label")
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors and the number of examples."""
@@ -272,23 +258,19 @@ class MultiLabel(TextTask):
 
     kind: Literal["multi_label"]
 
-    head = HeadType(
-        "multi_label",
-        heads.BertForClassification,
-        ARCHITECTURE,
-        "multi_label_classification",
-        has_labels=True,
-    )
+    head = _head("multi_label", "multi_label_classification")
     metrics = ("micro_f1", "macro_f1")
     settings = TextTask.settings | {"threshold": 0.5}
 
     def names_in(self, table):
         values = table.located(self.label, "config.task.label")
-        return labels.names_in(part for each in values for part in labels.parts(*each))
+        return examples_lib.names_in(
+            x for each in values for x in examples_lib.parts(*each)
+        )
 
     def parse_labels(self, table, names):
         values = table.located(self.label, "config.task.label")
-        return labels.class_sets(values, names, self.labels_key)
+        return examples_lib.class_sets(values, names, self.labels_key)
 
     def loss(self, outputs, batch):
         """Returns the summed binary cross entropy in nats and the number of decisions.
@@ -334,7 +316,7 @@ def _unlabelled(
     spec: str, column: str, value: str, found: list[str], names: tuple[str, ...]
 ) -> ConfigError:
     """Returns the error for a value that may mean that there is no label."""
-    others = tuple(name for name in names if not labels.is_unlabelled(name, ()))
+    others = tuple(name for name in names if not examples_lib.is_unlabelled(name, ()))
     add = f"; if {value!r} is a class, name it as well" if value else ""
     return ConfigError(
         f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"

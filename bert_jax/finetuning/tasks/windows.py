@@ -23,17 +23,11 @@ from bert_jax.finetuning.tasks.base import Features
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Positions of windows in their paragraphs.
+    """Positions of windows in their paragraphs."""
 
-    Attributes:
-      question_W: int64, index of the window's question.
-      first_W: int64, index of the window's first token in the paragraph.
-      length_W: int64, number of paragraph tokens in the window.
-    """
-
-    question_W: np.ndarray
-    first_W: np.ndarray
-    length_W: np.ndarray
+    question_W: np.ndarray  # int64, index of the window's question
+    first_W: np.ndarray  # int64, index of the window's first token in the paragraph
+    length_W: np.ndarray  # int64, number of paragraph tokens in the window
 
     def max_context(self) -> list[np.ndarray]:
         """Returns for each window which tokens have maximum context in it, as bools.
@@ -60,39 +54,31 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionFeatures(Features):
-    """Rows of questions, one per window.
-
-    Attributes:
-      rows: [CLS] question [SEP] window [SEP].
-      windows: positions of the windows.
-      starts, ends: int32, character offsets in the paragraph of each of the rows' ids.
-      start_positions_W, end_positions_W: int32, positions in the row of the answer's
-        first and last token; None outside training.
-      num_dropped: questions that are not used in training because their answer was not
-        found in the paragraph.
-    """
+    """Rows [CLS] question [SEP] window [SEP], one per window."""
 
     windows: Windows
+    # int32, character offsets in the paragraph of each of the rows' ids
     starts: np.ndarray
     ends: np.ndarray
+    # int32, positions in the row of the answer's first and last token; None outside
+    # training
     start_positions_W: np.ndarray | None
     end_positions_W: np.ndarray | None
-    num_dropped: int
+    num_dropped: int  # questions that are not used, see `from_questions`
 
-    def batch(self, windows_B):
+    def inputs(self, windows_B):
         """Adds int32[B] start_positions and end_positions in training.
 
         T is fixed then, because the loss includes padding positions among the classes
         (run_squad.py).
         """
-        found = {"weights": text_rows.weights(windows_B)}
-        windows_B = np.maximum(windows_B, 0)
-        if self.start_positions_W is not None and self.end_positions_W is not None:
-            found["start_positions"] = self.start_positions_W[windows_B]
-            found["end_positions"] = self.end_positions_W[windows_B]
-            return found | self.rows.arrays(self.rows.layout(windows_B))
-        rows = self.rows.cut(windows_B)
-        return found | rows.arrays(rows.layout(windows_B))
+        if self.start_positions_W is None or self.end_positions_W is None:
+            rows = self.rows.cut(windows_B)
+            return rows.arrays(rows.layout(windows_B))
+        return self.rows.arrays(self.rows.layout(windows_B)) | {
+            "start_positions": self.start_positions_W[windows_B],
+            "end_positions": self.end_positions_W[windows_B],
+        }
 
 
 def from_questions(
@@ -110,9 +96,9 @@ def from_questions(
       length: T, tokens of a row.
       stride: tokens between the starts of a paragraph's windows, at most
         `length` - 3 - `max_query_length`.
-      max_query_length: maximum tokens of a question; longer ones are truncated.
+      max_query_length: longer questions are truncated.
       is_training: whether to add answer positions and drop questions whose answer was
-        not found.
+        not found in the paragraph.
     """
     locate = tokenizer.locator()
     paragraphs = [locate(text) for text in questions.paragraphs]
@@ -155,11 +141,7 @@ def from_questions(
 
 
 def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | None:
-    """Returns the indices of the answer's first and last token in the paragraph.
-
-    They are -1 if the question has no answer. The result is None if the answer was not
-    found in the paragraph.
-    """
+    """Returns an answer's first and last token, -1 if there is none, None if lost."""
     if question.is_impossible:
         return -1, -1
     spans = [
@@ -176,10 +158,7 @@ def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | 
 
 
 def _cut(lengths_Q: np.ndarray, room_Q: np.ndarray, stride: int) -> Windows:
-    """Splits paragraphs into windows of up to `room_Q` tokens.
-
-    The windows cover all tokens if the stride is at most the smallest room.
-    """
+    """Splits paragraphs into windows, which overlap if the stride is below the room."""
     more_Q = np.maximum(lengths_Q - room_Q, 0)
     num_windows_Q = 1 + -(-more_Q // stride)
     question_W = np.repeat(np.arange(len(lengths_Q)), num_windows_Q)
@@ -193,10 +172,7 @@ def _cut(lengths_Q: np.ndarray, room_Q: np.ndarray, stride: int) -> Windows:
 def _positions(
     spans_Q2: np.ndarray, windows: Windows, offset_Q: np.ndarray
 ) -> np.ndarray:
-    """Returns int32[W, 2], positions of the answer's first and last token in the row.
-
-    They are 0 if the window does not contain the whole answer.
-    """
+    """Returns int32[W, 2], the answer's ends in the row; 0 outside of the window."""
     spans_W2 = spans_Q2[windows.question_W] - windows.first_W[:, None]
     is_inside_W = (spans_W2[:, 0] >= 0) & (spans_W2[:, 1] < windows.length_W)
     # A span of -1 means "no answer", in every window.

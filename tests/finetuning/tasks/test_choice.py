@@ -19,7 +19,8 @@ SWAG = Table(
 
 
 def parse(table, role="train", label="label", **keys):
-    return tuned.make_task("multiple_choice", label=label, **keys).parse(table, role)
+    task = tuned.make_task("multiple_choice", label=label, **keys)
+    return task.parse(table, (), role)
 
 
 def test_the_second_text_is_prefixed_to_choices_in_columns():
@@ -52,7 +53,7 @@ def test_examples_without_a_label_are_dropped_and_counted():
         (("lists",), "", "example 2, .* column of config.task.choices"),
         (("objects",), "", "example 2, .* column of config.task.choices"),
         (("q",), "", "'x' in the only column of config.task.choices; a single"),
-        (("q", "d"), "", "^config.task.choices names the column 'd', but"),
+        (("q", "d"), "", "^config.task.choices='d': .* has no column"),
         (("q", "q"), "n", r"has the label '2', .* in config.task.choices \(0, 1\)"),
     ],
 )

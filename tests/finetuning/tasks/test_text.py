@@ -60,6 +60,8 @@ def test_class_names_are_those_of_the_training_set():
         ("kinds", "multi_label", ("0", "1")),
     ):
         assert tuned.make_task(kind, label=label).names_in(TABLE) == names
+    assert names_in(["1", "-1", "1"]) == ("-1", "1")
+    assert names_in([["b", ""], None, "a,", "['c']"], "multi_label") == tuple("abc")
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,6 @@ def test_labels_that_are_no_classes_are_errors(values, message):
         names_in(values)
 
 
-def test_labels_that_are_classes():
-    for values, kind, names in (
-        (["1", "-1", "1"], "classification", ("-1", "1")),
-        ([["b", ""], None, "a,", "['c']"], "multi_label", ("a", "b", "c")),
-    ):
-        assert names_in(values, kind, "jsonl:a") == names
-
-
 def test_examples_without_a_label_are_dropped_and_counted():
     columns = {"premise": list("vwxyz"), "c": ["b", "-", "a", None, "b"]}
     with pytest.raises(ConfigError) as caught:
@@ -106,8 +100,11 @@ def test_examples_without_a_label_are_dropped_and_counted():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"role": "test", "index": "idx"}, "^config.task.index names the column 'idx'"),
-        ({"label": "grade"}, "^config.task.label names the column 'grade'"),
+        (
+            {"role": "test", "index": "idx"},
+            "^config.task.index='idx': .* has no column",
+        ),
+        ({"label": "grade"}, "^config.task.label='grade': .* has no column"),
         ({"label": "gold"}, "'yes' in the column of config.task.label;"),
         ({"role": "test", "index": "kinds"}, "'0,1' in the column of config.task.ind"),
         (

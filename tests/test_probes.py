@@ -1,15 +1,23 @@
 """Probes in runs: their results are logged, and no bit of the run changes."""
 
+import dataclasses
 import json
 import shutil
 
+import jax
+import numpy as np
 import pytest
+import scipy.stats
 
-from bert_jax import probes
+from bert_jax import inference, probes
 from bert_jax.errors import ConfigError
-from tests import runs
+from bert_jax.interop import huggingface_write
+from bert_jax.model import bert
+from bert_jax.probes import Pairs, Target
+from tests import probe_data, runs
 from tests.commands import run, run_well, small_run, write_text
-from tests.probes import tasks
+from tests.conftest import make_config, slow, use_mesh
+from tests.models import TOKENIZER, VOCAB
 
 NAMES = ("probe/blimp", "probe/stsb")
 SHORT = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}  # as in `trained`
@@ -28,7 +36,7 @@ def results(workdir):
 def probed(trained, tmp_path_factory):
     """The workdir of the run in `trained` with probes every ten steps, and its specs"""
     directory = tmp_path_factory.mktemp("probed")
-    specs = tasks.specs(directory)
+    specs = probe_data.specs(directory)
     changes = SHORT | {"eval.probes": specs, "eval.every_steps": 10}
     arguments = small_run(trained, **changes)
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
@@ -81,7 +89,7 @@ def test_a_workdir_without_the_key_is_resumed_and_evaluated(trained, tmp_path):
     (workdir / "config.json").write_text(json.dumps(config))
     found = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))
     assert found["step"] == 20 and not any(name in found for name in NAMES)
-    specs = tasks.specs(tmp_path)
+    specs = probe_data.specs(tmp_path)
     shutil.rmtree(workdir / "checkpoints" / "20")
     arguments = small_run(trained, **SHORT | {"eval.probes": specs})
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={workdir}")
@@ -97,7 +105,7 @@ def test_two_processes_have_the_results_of_one(tmp_path):
     from tests.launch import test_local
 
     write_text(tmp_path / "documents.txt")
-    specs = tasks.specs(tmp_path)
+    specs = probe_data.specs(tmp_path)
     changes = {"phases[0].num_steps": 4, "eval.probes": specs, "eval.every_steps": 2}
     run_well("bert_jax.train", *test_local.arguments(tmp_path, "one", **changes))
     changes |= {"mesh.data": 1, "mesh.fsdp": 2}
@@ -110,25 +118,38 @@ def test_two_processes_have_the_results_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("specs", "message"),
+    ("specs", "content", "message"),
     [
-        (("glue:DIR",), "has 'glue:DIR'; a probe must be blimp:DIR or stsb:DIR"),
-        (("blimp",), "has 'blimp'; a probe must be blimp:DIR"),
-        (("stsb:",), "has 'stsb:'; a probe must be blimp:DIR"),
-        (("stsb:/nowhere",), "'/nowhere' is not a directory; give the directory of"),
-        (("blimp:DIR",), "has no .jsonl files; give the directory of BLiMP's data"),
+        (("glue:DIR",), {}, "has 'glue:DIR'; a probe must be blimp:DIR or stsb:DIR"),
+        (("stsb:",), {}, "has 'stsb:'; a probe must be blimp:DIR"),
+        (("stsb:/nowhere",), {}, "'/nowhere' is not a directory; give the directory"),
+        (("blimp:DIR",), {}, "has no .jsonl files; give the directory of BLiMP's data"),
+        (("blimp:DIR",), {"good": "a"}, "has no column 'sentence_bad'; its columns"),
+        (("blimp:DIR",), {"good": "a", "bad": 3}, "has 3 as a sentence"),
+        (("stsb:DIR",), {}, "has no dev.tsv; give the directory of GLUE's STS-B"),
+        (("stsb:DIR",), "sentence1\tsentence2\na\tb\n", "has no column 'score'"),
+        (
+            ("stsb:DIR",),
+            "sentence1\tsentence2\tscore\na\tb\t7\n",
+            "must be between 0 and the highest score of config.eval.probes has ",
+        ),
     ],
 )
-def test_an_invalid_spec_is_an_error(specs, message, tmp_path):
+def test_an_invalid_probe_is_an_error(specs, content, message, tmp_path):
+    if isinstance(content, str):
+        (tmp_path / "dev.tsv").write_text(content)
+    elif content:
+        row = {f"sentence_{name}": value for name, value in content.items()}
+        (tmp_path / "a.jsonl").write_text(json.dumps(row))
     specs = [spec.replace(":DIR", f":{tmp_path}") for spec in specs]
     with pytest.raises(ConfigError) as error:
         probes.read(specs)
     found = str(error.value).replace(f":{tmp_path}", ":DIR")
-    assert found.startswith("config.eval.probes has '") and message in found
+    assert message in found and "\n" not in found
 
 
 def test_a_kind_occurs_once(tmp_path):
-    _, spec = tasks.specs(tmp_path)
+    _, spec = probe_data.specs(tmp_path)
     assert probes.read([spec]).keys() == {"stsb"}
     with pytest.raises(ConfigError, match="a second stsb probe; remove one"):
         probes.read([spec, spec])
@@ -141,3 +162,75 @@ def test_an_invalid_spec_ends_a_run_before_anything_is_written(tmp_path):
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert "config.eval.probes has 'blimp:/nowhere', but" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["documents.txt"]
+
+
+def test_a_sample_is_evenly_spaced_and_the_same_in_every_call(tmp_path):
+    probe_data.write_blimp(tmp_path, 40)
+    everything = probes.read_blimp(tmp_path, "--data", None)
+    assert len(everything.good) == len(everything.bad) == 80
+    assert everything.terms == ["order"] * 40 + ["agreement"] * 40
+    found = probes.read_blimp(tmp_path, "config.eval.probes")
+    assert found == probes.read_blimp(tmp_path, "config.eval.probes")
+    assert len(found.good) == 2 * probes.PROBED_PAIRS == 20
+    assert found.good == everything.good[::4] and found.bad == everything.bad[::4]
+    assert probes.read_blimp(tmp_path, "", 50) == everything  # the files are shorter
+
+
+def test_terms_are_file_names_where_a_file_has_none(tmp_path):
+    line = '{"sentence_good": "a b", "sentence_bad": "b a"}\n'
+    (tmp_path / "own.jsonl").write_text(line)
+    assert probes.read_blimp(tmp_path, "") == Pairs(["a b"], ["b a"], ["own"])
+
+
+def test_a_pair_is_correct_if_the_good_sentence_scores_higher():
+    pairs = Pairs(["aaa", "b", "cc"], ["a", "bb", "dd"], ["x"] * 3)
+
+    def length(texts):
+        return np.array([float(len(text)) for text in texts])
+
+    assert probes.are_correct(pairs, length).tolist() == [True, False, False]
+
+
+PAIRS = [(f"w{i} w{i + 3} w1", f"w{i} w{3 * i}", i * 7 % 11 / 2) for i in range(25)]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), slow((2, 2, 1))])
+def test_the_correlation_of_cosines_and_labels(mesh, tmp_path):
+    """It equals that of features of `inference.load` and SciPy."""
+    lines = ["sentence1\tsentence2\tscore"]
+    lines += [f"{a}\t{b}\t{min(score, 5.0):.1f}" for a, b, score in PAIRS]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    examples = probes.read([f"stsb:{tmp_path}"])
+    devices = use_mesh(*mesh)
+    config = make_config()
+    graphdef, params = bert.build(config.model, len(VOCAB), jax.random.key(5))
+    (tmp_path / "model").mkdir()
+    huggingface_write.write(tmp_path / "model", params, config, TOKENIZER)
+    target = Target(config, TOKENIZER, graphdef, devices)
+    model = inference.load(tmp_path / "model")
+    a, b = (model.features([pair[i] for pair in PAIRS]) for i in range(2))
+    cosines = (a * b).sum(1) / ((a * a).sum(1) * (b * b).sum(1)) ** 0.5
+    labels = [min(score, 5.0) for _, _, score in PAIRS]
+    expected = 100 * scipy.stats.spearmanr(cosines, labels).statistic
+    found = probes.Probes(examples, target)(params)
+    assert found == {"probe/stsb": pytest.approx(expected, abs=0.1)}
+    assert abs(expected) > 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accumulation_steps", "rows"),
+    [((8,), 1, 4), ((64, 16), 4, 2), ((8192,), 1, probes.MAX_ROWS), ((1,), 1, 1)],
+)
+def test_a_batch_has_at_most_the_tokens_of_a_microbatch(
+    sizes, accumulation_steps, rows
+):
+    config = make_config(accumulation_steps=accumulation_steps)
+    phases = tuple(
+        dataclasses.replace(config.phases[0], global_batch_size=size) for size in sizes
+    )
+    config = dataclasses.replace(config, phases=phases)
+    target = Target(config, TOKENIZER, None, jax.sharding.get_mesh())  # type: ignore
+    assert target.batch_size == rows
+    options = target.options(rows)
+    assert options["max_length"] == config.model.max_position_embeddings
+    assert options["dtype"] == "float32"

@@ -1,0 +1,137 @@
+"""Runs the commands that compute a result for each line: predict, extract and score.
+
+Lines are read in chunks and split into their parts.
+"""
+
+import collections
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from bert_jax import cli
+from bert_jax.data.sources import formats, lines
+from bert_jax.errors import ConfigError
+from bert_jax.inference.model import DTYPES, WEIGHTS, Model, Parts
+from bert_jax.monitoring.progress import Progress
+
+SEPARATOR = " ||| "  # from google-research/bert extract_features.py
+LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
+MAX_LINE_BYTES = 2**30  # large enough that no line is split
+flags.disclaim_key_flags()  # those of `define_flags` are flags of the command
+
+
+def define_flags(
+    batch_size: int, *, has_weights: bool = False, has_lowercase: bool = False
+) -> None:
+    """Defines the flags of a command, except for --output."""
+    cli.define_path("model", "directory of a model, or its name on the Hub")
+    cli.define_path("input", "file with one input per line; - for stdin")
+    help_ = "maximum tokens of a row; default: the model's"
+    flags.DEFINE_integer("max_length", None, help_)
+    flags.DEFINE_integer("batch_size", batch_size, "rows per step, over all devices", 1)
+    help_ = "bfloat16: faster on TPUs and GPUs"
+    flags.DEFINE_enum("compute_dtype", "float32", DTYPES, help_)
+    if has_weights:
+        help_ = "int8: a quarter of the memory; reports the difference at first"
+        flags.DEFINE_enum("weights", "float32", WEIGHTS, help_)
+    if has_lowercase:
+        help_ = "whether the model was trained on lower-cased text, if unrecorded"
+        flags.DEFINE_bool("lowercase", None, help_)
+
+
+def options(*more: str) -> dict[str, Any]:
+    """Returns options of `inference.load` and its like that flags give."""
+    names = ("max_length", "batch_size", "compute_dtype", *more)
+    return {name: flags.FLAGS[name].value for name in names}
+
+
+def process(
+    path: str,
+    max_parts: int,
+    compute: Callable[..., Any],
+    write: Callable[[list[Parts], Any], object],
+    progress: Progress | None,
+    *,
+    is_uniform: bool = False,
+) -> tuple[int, float]:
+    """Computes and writes the results of all lines; returns their number and seconds.
+
+    Args:
+      path, max_parts, is_uniform: see `read_chunks`.
+      compute: maps a chunk of lines to one result each.
+    """
+    begin, num_lines = time.monotonic(), 0
+    on_batch = progress.add if progress else None
+    for chunk in read_chunks(path, max_parts, is_uniform=is_uniform):
+        write(chunk, compute(chunk, on_batch=on_batch))
+        num_lines += len(chunk)
+    # A QuantizationCheck also computes with float32 weights.
+    secs = time.monotonic() - begin - getattr(compute, "secs", 0.0)
+    return num_lines, secs
+
+
+def print_summary(model: Model, num_texts: int, secs: float, output: str) -> None:
+    """Prints the last line of a command whose `model` counts tokens."""
+    num_tokens: int = vars(model)["num_tokens"]
+    truncated = model.num_truncated and f", {model.num_truncated:,} of them truncated"
+    print(
+        f"{num_texts:,} texts{truncated or ''}, {num_tokens:,} tokens in"
+        f" {secs:.1f} s: {num_tokens / secs:,.0f} tokens/s, compilation included;"
+        f" written to {output}"
+    )
+
+
+def read(path: str) -> Iterator[str]:
+    """Yields the lines of a file or a pipe, or of standard input for "-"."""
+    limits = MAX_LINE_BYTES, None, collections.Counter()
+    path = "/dev/stdin" if path == "-" else path
+    if path == "/dev/stdin":
+        numbered = lines.split(_pieces(sys.stdin.buffer), path, *limits)
+    elif Path(path).is_fifo():  # as of <(command) in a shell
+        numbered = lines.split(_pieces(open(path, "rb")), path, *limits)
+    else:
+        numbered = lines.read(path, *limits)
+    for _, line in numbered:
+        yield line
+
+
+def _pieces(pipe: Any) -> Iterator[bytes]:
+    """Yields the bytes of a pipe, a BufferedReader, when they arrive."""
+    yield pipe.read(formats.HEAD_BYTES)
+    while piece := pipe.read1(lines.CHUNK_BYTES):
+        yield piece
+
+
+def read_chunks(
+    path: str, max_parts: int, *, is_uniform: bool = False
+) -> Iterator[list[Parts]]:
+    """Yields chunks of LINES_AT_ONCE lines, each line split into its parts.
+
+    Args:
+      path: a file, or "-" for standard input.
+      max_parts: maximum parts of a line; further separators belong to the last part.
+      is_uniform: whether all lines must have as many parts as the first.
+    """
+    chunk: list[Parts] = []
+    num_parts = 0
+    for line in read(path):
+        parts = tuple(line.split(SEPARATOR, max_parts - 1))
+        num_parts = num_parts or len(parts)
+        if is_uniform and len(parts) != num_parts:
+            raise ConfigError(
+                f"--input has the line {line[:60]!r} with {len(parts)}"
+                f" part{'s' * (len(parts) > 1)}, but its first line has {num_parts};"
+                " give all lines the same number of parts"
+            )
+        chunk.append(parts)
+        if len(chunk) == LINES_AT_ONCE:
+            yield chunk
+            chunk = []
+    if not num_parts:
+        raise ConfigError(f"--input={path} has no lines; give at least one")
+    if chunk:
+        yield chunk
