@@ -117,7 +117,6 @@ def _prepare(
     with opened as work, _resume_hint(directory, work):
         found = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
         _check_apart(directory, found)
-        sources.prepare(data.sources)
         trained_on = None
         if tokenizer is None:
             tokenizer, trained_on = _tokenizer(config, found, work)

@@ -218,24 +218,6 @@ def test_phases(one_shard):
     assert segments(rows_of(first)) != segments(rows_of(second))
 
 
-def test_a_vocabulary_larger_than_two_bytes(tmp_path):
-    """Ids above 65,535 are unchanged in rows; random tokens are drawn from all ids."""
-    spare = 70_000
-    made = Made(tmp_path / "made", 2, 9, spare_tokens=spare)
-    first = made.document_of.tolist().index(0)
-    assert first > spare
-    rows = rows_of(made.batches(20))
-    ids = unmasked(rows)
-    text = ids[made.document_of[ids] >= 0]
-    assert len(text) and text.min() >= first
-    for a, b, label in segments(rows):
-        assert a == tuple(range(a[0], a[0] + len(a)))
-        assert (made.document_of[a[0]] != made.document_of[b[0]]) == label
-    placed = rows["input_ids"][rows["input_ids"] != ids]
-    random_ids = placed[placed != made.special["[MASK]"]]
-    assert (random_ids < spare).any() and random_ids.max() > 2**16
-
-
 # ----------------------------------------------------------------- from any step
 
 

@@ -1,6 +1,5 @@
 """Tests of bert_jax.data.sources.sources: every kind of source and its errors."""
 
-import bz2
 import collections
 import gzip
 import json
@@ -148,13 +147,6 @@ Three.
     write(tmp_path / "a.md", book)
     write(tmp_path / "b.md", "Four. Five.")
     assert read("files", tmp_path / "*.md") == ONE_DOCUMENT_EACH
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
-@pytest.mark.parametrize("name", ["b.txt", "b.txt.packed"])
-def test_compressed_files_are_recognized_by_their_content(tmp_path, compress, name):
-    (tmp_path / name).write_bytes(compress(b"One. Two."))
-    assert read("files", tmp_path / "b*") == [["One.", "Two."]]
 
 
 # -------------------------------------------------------- sizes and invalid bytes

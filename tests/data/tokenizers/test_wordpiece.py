@@ -119,29 +119,6 @@ def test_words_of_up_to_200_characters_are_matched(length, known):
     assert found == (["a"] + ["##a"] * (length - 1) if known else ["[UNK]"])
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("Caf\u00e9 \u00dcBER cafe\u0301", ["cafe", "uber", "cafe"]),
-        ("a^b$c+d`e", ["a", "^", "b", "$", "c", "+", "d", "`", "e"]),
-        ("a\u2014b", ["a", "\u2014", "b"]),
-        ("\u4f60\u597d", ["\u4f60", "\u597d"]),
-        ("a\tb\nc\rd\u00a0e", ["a", "b", "c", "d", "e"]),
-        ("a\u0000\ufffd\u200db", ["ab"]),
-    ],
-)
-def test_words_end_at_punctuation_ideographs_and_white_space(text, expected):
-    assert encode(wordpiece(*dict.fromkeys(expected)), text) == expected
-
-
-def test_digest_depends_on_order_and_case():
-    base = wordpiece("a", "b")
-    assert base.digest == wordpiece("a", "b").digest
-    assert base.digest != wordpiece("b", "a").digest
-    assert base.digest != wordpiece("a", "b", lowercase=False).digest
-    assert base.digest != wordpiece("a").digest
-
-
 HARD = [
     "",
     " \t\n ",
