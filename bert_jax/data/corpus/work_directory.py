@@ -75,12 +75,16 @@ def opened(
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
-        except ConfigError:
-            if not has_work(corpus_dir, scratch):
-                remove_shards(corpus_dir)
-                remove(corpus_dir, scratch_dir)
-                if is_new and not storage.names(corpus_dir):
-                    storage.remove_directory(corpus_dir)
+        except ConfigError as error:
+            if has_work(corpus_dir, scratch):
+                raise type(error)(
+                    f"{error} (finished work is kept in {scratch}: correct this and"
+                    " rerun the same command to resume)"
+                ) from None
+            remove_shards(corpus_dir)
+            remove(corpus_dir, scratch_dir)
+            if is_new and not storage.names(corpus_dir):
+                storage.remove_directory(corpus_dir)
             raise
         # Writes that a bucket rejected also leave temporary files.
         _remove_temporary_files(corpus_dir, scratch)

@@ -266,17 +266,6 @@ def test_visits_can_start_at_any_row():
         assert rows(first_row, epoch) == whole[first_row : first_row + epoch]
 
 
-def test_shards_are_visited_in_another_order_each_epoch():
-    shards, rows = tuple((i, None) for i in range(6)), (1,) * 6
-    orders = [
-        tuple(visits.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
-        for index in (0, 1)
-        for epoch in range(10)
-    ]
-    assert all(sorted(order) == list(range(6)) for order in orders)
-    assert len(set(orders)) > 15
-
-
 # ------------------------------------------------------------------------- hosts
 
 

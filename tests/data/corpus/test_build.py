@@ -306,18 +306,6 @@ def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     assert "unfinished" not in files(config.data.corpus_dir)
 
 
-@pytest.mark.slow
-def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
-    source, monkeypatch
-):
-    config, _ = source
-    expected = made(elsewhere(config, "straight"))
-    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert killed_at(monkeypatch, config, 2 + len(names) + 1 + 2 * 3 + 1)
-    os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
-    assert made(config, 1) == expected
-
-
 def test_finished_shards_are_kept_without_the_scratch_directory(
     source, tmp_path, monkeypatch
 ):

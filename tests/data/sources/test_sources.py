@@ -395,12 +395,6 @@ def test_wikiextractor_text_is_unescaped_once(tmp_path, form):
     ]
 
 
-def test_wikiextractor_empty_file_among_others(tmp_path):
-    write(tmp_path / "wiki_00", "")
-    write(tmp_path / "wiki_01", '<doc id="1">\nTitle\nOne. Two.\n</doc>\n')
-    assert read("wikiextractor", tmp_path / "wiki_*") == [["One.", "Two."]]
-
-
 def test_wikiextractor_rejects_plain_text(tmp_path):
     path = write(tmp_path / "plain.txt", "One.\nTwo.\n")
     with pytest.raises(ConfigError, match="plain.txt has no <doc"):

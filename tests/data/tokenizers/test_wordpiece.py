@@ -270,15 +270,3 @@ def test_load_not_utf8(tmp_path):
     path.write_bytes("\n".join([*SPECIAL, "\u00e9"]).encode("latin-1"))
     with pytest.raises(ConfigError, match="v.txt:6 is not UTF-8"):
         tokenizers.load(make_config(vocab_file=str(path)))
-
-
-def test_the_cache_is_bounded_for_any_vocabulary(monkeypatch):
-    monkeypatch.setattr(wordpiece_lib, "MAX_CACHED", 10)
-    vocab = (*SPECIAL, *(f"w{i}" for i in range(50)), *"abc", "##a", "##b", "##c")
-    encode = wordpiece_lib.WordPiece(vocab, lowercase=True).encoder()
-    words = ["".join(random.Random(i).choices("abc", k=9)) for i in range(200)]
-    for word in words:
-        (ids,) = encode([word])
-        assert len(ids) == 9
-    assert len(encode._ids_of) <= 10
-    assert len(encode._ids_of._find.__self__._match.__self__) <= 10
