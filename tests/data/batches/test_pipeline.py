@@ -209,15 +209,6 @@ def test_rows_are_text_of_the_corpus(four_shards, phase_index):
             assert b[0] == a[-1] + 1 or (full and b[0] > a[-1])
 
 
-def test_phases(one_shard):
-    """Each phase has its own sizes and its own draws."""
-    first, second = (one_shard.batches(2, phase_index=i) for i in (0, 1))
-    assert second[0]["input_ids"].shape == (BATCH, 64)
-    assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
-    assert rows_of(second)["sequence_ids"].sum(1).max() > LENGTH
-    assert segments(rows_of(first)) != segments(rows_of(second))
-
-
 # ----------------------------------------------------------------- from any step
 
 

@@ -633,23 +633,6 @@ def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
-def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):
-    (tmp_path / "text.txt").write_text("The text.\n\nAnother Text.\n")
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Text", "text", "."]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    path = str(tmp_path / "vocab.txt")
-    config = changed(
-        make_config(tmp_path),
-        "tokenizer",
-        vocab_file=path,
-        vocab_size=len(vocab),
-        lowercase=True,
-    )
-    with pytest.raises(ConfigError, match="has 2 pieces with capital letters"):
-        build.prepare(config)
-    assert not os.path.exists(config.data.corpus_dir)
-
-
 def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     """Every tenth word of the second source is not in the vocabulary."""
     specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")

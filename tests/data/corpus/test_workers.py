@@ -75,15 +75,6 @@ def test_a_failing_task_ends_the_work(num_workers):
         list(workers.run(made, (fail_at_three,), range(1000), num_workers))
 
 
-def test_a_failing_source_of_items_ends_the_work():
-    def items():
-        yield from range(4)
-        raise ConfigError("line 5 is bad")
-
-    with pytest.raises(ConfigError, match="^line 5 is bad$"):
-        list(workers.run(made, (return_item,), items(), 2))
-
-
 def touch_slowly(path):
     time.sleep(0.5)
     with open(path, "w"):

@@ -45,24 +45,6 @@ def counts_of(**counts):
     return dict.fromkeys(names, 0) | counts
 
 
-def test_the_manifest_has_one_line_per_setting_and_column(written):
-    config, _, _ = written
-    with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
-        text = file.read()
-    lines = text.splitlines()
-    assert lines[1:4] == [
-        '  "format_version": 5,',
-        f'  "sha256": "{json.loads(text)["sha256"]}",',
-        '  "recipe": {',
-    ]
-    assert lines[5] == '    "data.source_weights": [],'
-    (files,) = [line for line in lines if line.startswith('      "file": ["train')]
-    assert json.loads(files.split(":")[1].rstrip(",")) == [
-        "train-00000-of-00002",
-        "train-00001-of-00002",
-    ]
-
-
 def test_several_records_per_shard(tmp_path, monkeypatch, written):
     """The size of blocks does not affect the documents."""
     _, documents, one_block = written

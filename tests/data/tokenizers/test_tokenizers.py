@@ -54,12 +54,6 @@ def test_saved_tokenizer_is_read_back(trained, tmp_path):
     assert found == tokenizer and found.digest == tokenizer.digest
 
 
-def test_read_from_a_directory_without_a_tokenizer(trained, tmp_path):
-    config, tokenizer = trained
-    with pytest.raises(ConfigError, match=f"{tokenizer.FILE} is missing; prepare"):
-        tokenizers.read(str(tmp_path), config)
-
-
 def test_load_a_file_of_another_size(trained, tmp_path):
     config, tokenizer = trained
     tokenizer.save(tmp_path)

@@ -144,13 +144,6 @@ def test_lines_that_cannot_be_read(tmp_path, sample):
         sample(10 * KB, f"jsonl:{tmp_path}/b.jsonl#text")
 
 
-def test_a_source_without_text_is_an_error(tmp_path, sample):
-    write(tmp_path / "a.txt", numbered(10))
-    (tmp_path / "b.txt").write_text("\n\n")
-    with pytest.raises(ConfigError, match="no text in"):
-        sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
-
-
 # ----------------------------------------------------------------------- training
 
 
