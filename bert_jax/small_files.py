@@ -42,5 +42,5 @@ def read_json(
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any) -> None:
     storage.write(str(path), (json.dumps(value, indent=2) + "\n").encode())

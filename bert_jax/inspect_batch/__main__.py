@@ -9,11 +9,9 @@ documents that the segments are from. Prepares a small corpus if it does not exi
 With --workdir, uses the config of that run and skips the batches that the run skipped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-import rich.console
 from absl import flags
-from rich.text import Text
 
 from bert_jax import cli, storage
 from bert_jax.checkpoint import integrity
@@ -45,43 +43,22 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     return config, resume.with_rollback(workdir, newest, position).skips
 
 
-_STYLES = {
-    "special": "dim",
-    "a": "cyan",
-    "b": "green",
-    "masked": "bold red",
-    "random": "bold magenta",
-    "kept": "bold yellow",
-}
-
-
-def as_text(step: rows_lib.Step, rows: Iterable[rows_lib.Row]) -> Text:
-    """Returns the summary of the batch, a legend and the rows, in colors."""
-    lines = [Text(line, "bold") for line in rows_lib.summary(step)]
-    legend = Text("legend: ")
-    legend.append("segment A", _STYLES["a"]).append(", ")
-    legend.append("segment B", _STYLES["b"])
-    legend.append("; input<=target is a predicted token: ")
-    legend.append("[MASK]<=cat", _STYLES["masked"]).append(", ")
-    legend.append("dog<=cat", _STYLES["random"]).append(", or unchanged: ")
-    lines.append(legend.append("cat<=cat", _STYLES["kept"]))
+def as_text(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
+    """Returns the summary of the batch, and the given rows."""
+    lines = [*rows_lib.summary(step), "input<=target is a predicted token"]
     for row in rows:
         padding = f", {row.num_padding} padding tokens" if row.num_padding else ""
-        words = f"\nrow {row.number} {rows_lib.row_words(step, row)}{padding}"
-        lines.append(Text(words, "bold"))
+        lines += ["", f"row {row.number} {rows_lib.row_words(step, row)}{padding}"]
         for number, pair in enumerate(row.pairs, start=1):
-            lines.append(Text(f"  pair {number}: {rows_lib.label_words(pair)}"))
+            lines.append(f"  pair {number}: {rows_lib.label_words(pair)}")
             for name, excerpt in zip("AB", pair.segments, strict=False):
-                words = f"    {name} {rows_lib.excerpt_words(excerpt)}"
-                words += f" {excerpt.beginning}"
-                lines.append(Text(words, _STYLES[name.lower()]))
-            lines.append(Text("    ") + Text(" ").join(map(_token, pair.tokens)))
-    return Text("\n").join(lines)
-
-
-def _token(token: rows_lib.Token) -> Text:
-    target = f"<={token.original}" if token.mask else ""
-    return Text(f"{token.piece}{target}", _STYLES[token.mask or token.part])
+                words = rows_lib.excerpt_words(excerpt)
+                lines.append(f"    {name} {words} {excerpt.beginning}")
+            tokens = (
+                f"{x.piece}<={x.original}" if x.mask else x.piece for x in pair.tokens
+            )
+            lines.append(f"    {' '.join(tokens)}")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -97,11 +74,10 @@ def main() -> None:
     corpus = build.find_corpus(config, initialize.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
-    console = rich.console.Console(highlight=False, soft_wrap=True)
-    console.print(as_text(step, rows))
+    print(as_text(step, rows))
     if html:
         storage.write(str(html), page.page(step, rows).encode())
-        console.print(f"\npage: {_HTML.value}")
+        print(f"\npage: {_HTML.value}")
 
 
 if __name__ == "__main__":

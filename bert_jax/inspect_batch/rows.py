@@ -1,6 +1,5 @@
 """Converts the rows of a step to readable tokens, masks, labels and sources."""
 
-import bisect
 import collections
 import dataclasses
 from collections.abc import Callable
@@ -108,21 +107,19 @@ def read_step(
         visit = drawn.result()
         for index in range(first, stop):
             arrays = {name: x[len(rows)] for name, x in batch.items()}
-            pairs = [
+            segments = [
                 _excerpts(corpus, visit, decode, pair)
                 for pair in visit.pairs_RK5[index].tolist()
                 if pair[1]
             ]
-            by_pair, num_padding = _tokens(arrays, corpus.tokenizer.vocab, len(pairs))
-            weights = arrays["next_sentence_weights"]
+            tokens, num_padding = _tokens(arrays, corpus.tokenizer.vocab, len(segments))
             labels = [
-                bool(label) if weight else None
-                for label, weight in zip(
-                    arrays["next_sentence_labels"], weights, strict=True
+                bool(label) if len(excerpts) == 2 else None
+                for label, excerpts in zip(
+                    arrays["next_sentence_labels"], segments, strict=False
                 )
             ]
-            # The arrays have room for more pairs than the row has.
-            pairs = tuple(map(Pair, by_pair, labels, pairs))
+            pairs = tuple(map(Pair, tokens, labels, segments))
             place = visit.shard, visit.epoch, index
             rows.append(Row(len(rows) + 1, *place, pairs, num_padding))
     made.close()
@@ -157,14 +154,14 @@ def _tokens(
 def _excerpts(
     corpus: corpus_lib.Corpus, visit: Visit, decode: Callable[..., str], pair: list[int]
 ) -> tuple[Excerpt, ...]:
-    a_start, a_length, b_start, b_length, _ = pair
-    found = []
-    bounds = [*visit.document_starts.tolist(), len(visit.tokens)]
-    for start, length in ((a_start, a_length), (b_start, b_length))[
-        : 1 + (b_length > 0)
-    ]:
-        document = bisect.bisect_right(bounds, start) - 1
-        first, end = bounds[document : document + 2]
+    starts, found = visit.document_starts, []
+    for start, length in (pair[:2], pair[2:4]):
+        if not length:
+            continue
+        document = int(np.searchsorted(starts, start, side="right")) - 1
+        is_last = document == len(starts) - 1
+        end = len(visit.tokens) if is_last else int(starts[document + 1])
+        first = int(starts[document])
         ids = visit.tokens[first:end][:BEGINNING_TOKENS]
         if corpus.word_segmented:
             ids, _ = shard_file.split_marks(ids)

@@ -1,6 +1,5 @@
 """Builds a corpus: encodes documents into sorted runs and writes shards from them."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -113,11 +112,9 @@ def _prepare(
     num_workers = num_workers or len(os.sched_getaffinity(0))
     run = cluster or functools.partial(workers.run, num_workers=num_workers)
     is_shared = cluster is not None
-    opened = work_directory.opened(directory, scratch_dir, is_shared)
-    with opened as work, _resume_hint(directory, work):
+    with work_directory.opened(directory, scratch_dir, is_shared) as work:
         found = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
         _check_apart(directory, found)
-        sources.prepare(data.sources)
         trained_on = None
         if tokenizer is None:
             tokenizer, trained_on = _tokenizer(config, found, work)
@@ -207,20 +204,6 @@ def _report(
                 " config.tokenizer.kind='sentencepiece_unigram'",
                 flush=True,
             )
-
-
-@contextlib.contextmanager
-def _resume_hint(directory: str, work: str) -> Iterator[None]:
-    """Appends to a ConfigError how to resume, if some work is finished."""
-    try:
-        yield
-    except ConfigError as error:
-        if not work_directory.has_work(directory, work):
-            raise
-        raise type(error)(
-            f"{error} (finished work is kept in {work}: correct this and rerun the same"
-            " command to resume)"
-        ) from None
 
 
 def _check_apart(directory: str, found: Sources) -> None:

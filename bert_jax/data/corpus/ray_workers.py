@@ -42,7 +42,9 @@ def connected(
         raise ConfigError(f"--ray={address} needs the package ray; pip install ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        _check_port(address)  # Ray would wait two minutes, and then exit
+        host, colon, port = address.rpartition(":")
+        if colon:  # at a wrong one, Ray would wait two minutes, and then exit
+            socket.create_connection((host, int(port)), CONNECT_SECS).close()
         ray.init(
             address,
             log_to_driver=False,
@@ -63,12 +65,6 @@ def connected(
         yield functools.partial(_run, limit=limit, mark=mark)
     finally:
         ray.shutdown()
-
-
-def _check_port(address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if colon:
-        socket.create_connection((host, int(port)), CONNECT_SECS).close()
 
 
 def _run(
@@ -104,6 +100,8 @@ def _run(
 
 
 def _result(task: Any) -> Any:
+    errors = ray.exceptions
+    deaths = errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -115,7 +113,7 @@ def _result(task: Any) -> Any:
                 " requirements.txt and requirements-ray.txt on all nodes"
             ) from None
         raise
-    except _deaths() as error:
+    except deaths as error:  # each time
         raise ConfigError(
             f"a task failed {MAX_RETRIES + 1} times because its process or node died"
             f" ({type(error).__name__}), most likely because memory ran out; completed"
@@ -123,12 +121,6 @@ def _result(task: Any) -> Any:
         ) from None
     except ray.exceptions.RayError as error:
         raise ConfigError(f"Ray cannot run a task: {error}") from None
-
-
-def _deaths() -> tuple[type[Exception], ...]:
-    """Returns the errors of a task whose process or node died each time."""
-    found = ray.exceptions
-    return found.WorkerCrashedError, found.NodeDiedError, found.OutOfMemoryError
 
 
 # ------------------------------------------------------------------ worker processes

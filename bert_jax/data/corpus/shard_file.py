@@ -72,31 +72,23 @@ def digest(path: str) -> tuple[int, str]:
 
 
 def _read_blocks(path: str) -> Blocks:
-    blocks: Blocks = {
-        "token_ids": [],
-        "sentence_lengths": [],
-        "document_lengths": [],
-    }
+    blocks: Blocks = {"token_ids": [], "sentence_lengths": [], "document_lengths": []}
+    options = tf.data.Options()
+    options.autotune.enabled = False  # it would warn that there is nothing to tune
     try:
         with storage.local_copy(path) as copy:
-            _add_blocks(copy, blocks)
+            records = tf.data.TFRecordDataset(copy).batch(RECORDS_AT_A_TIME)
+            batches = records.with_options(options).as_numpy_iterator()
+            for record in itertools.chain.from_iterable(batches):
+                feature = tf.train.Example.FromString(record).features.feature
+                dtype = feature["dtype"].bytes_list.value[0].decode()
+                for name, arrays in blocks.items():
+                    data = feature[name].bytes_list.value[0]
+                    kind = dtype if name == "token_ids" else np.uint32
+                    arrays.append(np.frombuffer(data, kind))
     except (MissingObjectError, tf.errors.NotFoundError):
         raise CorruptError(f"{path} is missing; {AGAIN}") from None
     return blocks
-
-
-def _add_blocks(path: str, blocks: Blocks) -> None:
-    records = tf.data.TFRecordDataset(path).batch(RECORDS_AT_A_TIME)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # it would warn that there is nothing to tune
-    batches = records.with_options(options).as_numpy_iterator()
-    for record in itertools.chain.from_iterable(batches):
-        feature = tf.train.Example.FromString(record).features.feature
-        dtype = feature["dtype"].bytes_list.value[0].decode()
-        for name, arrays in blocks.items():
-            data = feature[name].bytes_list.value[0]
-            kind = dtype if name == "token_ids" else np.uint32
-            arrays.append(np.frombuffer(data, kind))
 
 
 def mark(dtype: np.dtype) -> np.integer:

@@ -1,14 +1,13 @@
 """Runs: files of encoded documents ordered by key, from which shards are written.
 
 A run does not depend on the number of shards. The file contains the length of its
-header (uint64), the header (JSON, see `Header`), and three columns: a `segments.RECORD`
+header (uint64), the header (JSON, see `save`), and three columns: a `segments.RECORD`
 for each document, sentence lengths (uint32) and token ids. A range of keys is therefore
 three contiguous reads. Each shard reads a piece of each run. This module runs in worker
 processes and must not import TensorFlow.
 """
 
 import collections
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -71,20 +70,6 @@ def group_of(batch: str) -> str:
     return batch.partition("-")[0]
 
 
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """The header of a run: the lengths of its columns, and the counts of its text."""
-
-    num_documents: int
-    num_sentences: int
-    num_tokens: int
-    counts: dict[str, int]  # `encoding.COUNTS`, "repeated" and others
-
-    def to_bytes(self) -> bytes:
-        text = json.dumps(vars(self)).encode()
-        return np.uint64(len(text)).tobytes() + text
-
-
 class RunFile:
     """Reads a run file, which is open only during reads."""
 
@@ -93,13 +78,13 @@ class RunFile:
         (size,) = storage.read_ranges(path, [(0, 8)])
         length = int(np.frombuffer(size, np.uint64)[0])
         (header,) = storage.read_ranges(path, [(8, 8 + length)])
-        self.header = Header(**json.loads(header))
+        self.header = json.loads(header)
         # Offsets of the columns, in bytes.
         self._records = 8 + length
-        self._lengths = self._records + segments.RECORD.itemsize * (
-            self.header.num_documents
+        self._lengths = (
+            self._records + segments.RECORD.itemsize * (self.header["num_documents"])
         )
-        self._tokens = self._lengths + 4 * self.header.num_sentences
+        self._tokens = self._lengths + 4 * self.header["num_sentences"]
 
     def records(self) -> np.ndarray:
         (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
@@ -171,9 +156,11 @@ def save(
     directory: str, batch: str, segment: segments.Segment, counts: dict[str, int]
 ) -> None:
     """Writes the run of a batch: documents ordered by key, without repeats."""
-    num_documents, num_sentences, num_tokens = map(len, segment)
-    header = Header(num_documents, num_sentences, num_tokens, counts)
-    data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
+    names = ("num_documents", "num_sentences", "num_tokens")
+    header = dict(zip(names, map(len, segment), strict=True)) | {"counts": counts}
+    text = json.dumps(header).encode()
+    columns = [column.tobytes() for column in segment]
+    data = b"".join([np.uint64(len(text)).tobytes(), text, *columns])
     storage.write(run_path(directory, batch), data)
 
 
@@ -227,7 +214,7 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
         runs = list(pool.map(lambda path: RunFile(path, id_dtype), paths))
     counts: collections.Counter[str] = collections.Counter()
     for run in runs:
-        counts.update(run.header.counts)
+        counts.update(run.header["counts"])
     num_tokens = encoding.num_tokens(counts)
     num_validation = segments.num_validation_shards(data, num_tokens, id_dtype)
     files, edges = segments.key_ranges(data, num_validation)

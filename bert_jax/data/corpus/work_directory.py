@@ -75,12 +75,16 @@ def opened(
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
-        except ConfigError:
-            if not has_work(corpus_dir, scratch):
-                remove_shards(corpus_dir)
-                remove(corpus_dir, scratch_dir)
-                if is_new and not storage.names(corpus_dir):
-                    storage.remove_directory(corpus_dir)
+        except ConfigError as error:
+            if has_work(corpus_dir, scratch):
+                raise type(error)(
+                    f"{error} (finished work is kept in {scratch}: correct this and"
+                    " rerun the same command to resume)"
+                ) from None
+            remove_shards(corpus_dir)
+            remove(corpus_dir, scratch_dir)
+            if is_new and not storage.names(corpus_dir):
+                storage.remove_directory(corpus_dir)
             raise
         # Writes that a bucket rejected also leave temporary files.
         _remove_temporary_files(corpus_dir, scratch)
@@ -108,7 +112,7 @@ def stage(
             if storage.exists(path):
                 storage.remove_directory(path)
         storage.make_directory(path)
-        _write_json(os.path.join(path, _SETTINGS), settings)
+        small_files.write_json(os.path.join(path, _SETTINGS), settings)
     return path
 
 
@@ -197,7 +201,7 @@ def _mark(directory: str, corpus_dir: str) -> None:
     path = os.path.join(directory, MARK)
     if not storage.exists(path):
         mark = {"corpus": _identity(corpus_dir), "id": secrets.token_hex(8)}
-        _write_json(path, mark)
+        small_files.write_json(path, mark)
 
 
 def _make_private(path: str, corpus_dir: str) -> None:
@@ -278,10 +282,6 @@ def _read_json(path: str, directory: str) -> dict[str, Any] | None:
     if not storage.exists(path):
         return None
     return small_files.read_json(path, f"remove {directory} to start over")
-
-
-def _write_json(path: str, value: dict[str, Any]) -> None:
-    storage.write(path, json.dumps(value, indent=2).encode())
 
 
 def _remove_temporary_files(corpus_dir: str, scratch: str) -> None:

@@ -86,7 +86,7 @@ def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
     name, _, split = argument.partition(":")
     split = split or "train"
     if local := _directory(name):
-        dataset = _in_directory(name, *local)
+        dataset = Dataset(name, local[0], storage.files(local[0]), None, local[1])
     else:
         dataset = _on_the_hub(name, record)
     by_split = _declared(dataset) or _by_layout(dataset)
@@ -123,17 +123,6 @@ def _directory(name: str) -> tuple[str, str | None] | None:
     return None
 
 
-def _in_directory(
-    name: str, directory: str, config: str | None, commit: str | None = None
-) -> Dataset:
-    names = [
-        os.path.relpath(os.path.join(found, file), directory)
-        for found, _, files in os.walk(directory)
-        for file in files
-    ]
-    return Dataset(name, directory, names, commit, config)
-
-
 def _on_the_hub(name: str, record: str | None) -> Dataset:
     from huggingface_hub import is_offline_mode
 
@@ -149,15 +138,14 @@ def _on_the_hub(name: str, record: str | None) -> Dataset:
     try:
         with hub.raise_errors(f"{_KEY}: hf:{name}"):
             commit = _commit(repository, revision, record)
-            root = f"datasets/{repository}@{commit}"
-            names = storage.file_system(hub.SCHEME).find(root)
+            root = f"{hub.SCHEME}datasets/{repository}@{commit}"
+            names = storage.files(root)
     except ConnectionError as error:
         raise ConfigError(
             f"{error}; without a network, use a local copy, as hf:DIRECTORY, or set"
             " HF_HUB_OFFLINE=1 to read the library's cache"
         ) from None
-    names = [name.removeprefix(f"{root}/") for name in names]
-    return Dataset(name, hub.SCHEME + root, names, commit, match["config"])
+    return Dataset(name, root, names, commit, match["config"])
 
 
 def _commit(repository: str, revision: str, record: str | None) -> str:
@@ -197,12 +185,11 @@ def _in_cache(name: str, repository: str, revision: str, config: str | None) -> 
             " HF_HUB_OFFLINE is set; download it with: hf download"
             f" {repository} --repo-type=dataset --revision={revision}"
         ) from None
-    dataset = _in_directory(name, directory, config, os.path.basename(directory))
     try:
-        tree = get_cached_repo_tree(repository, **place)
+        names = [file.path for file in get_cached_repo_tree(repository, **place)]
     except errors.CachedRepoTreeNotFoundError:
-        return dataset
-    return dataset._replace(names=[file.path for file in tree])
+        names = storage.files(directory)
+    return Dataset(name, directory, names, os.path.basename(directory), config)
 
 
 # ------------------------------------------------------------------------- its files

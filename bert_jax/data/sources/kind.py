@@ -82,9 +82,6 @@ class SourceKind(abc.ABC):
 class DatasetSource(SourceKind):
     """A source without files."""
 
-    def prepare(self) -> None:
-        """Downloads the dataset, unless an earlier call has."""
-
     @abc.abstractmethod
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]

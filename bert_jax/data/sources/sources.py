@@ -108,13 +108,6 @@ def no_text(source: Source) -> ConfigError:
     return ConfigError(f"config.data.sources: no text in {source.spec!r}{files}")
 
 
-def prepare(specs: Sequence[str]) -> None:
-    """Downloads the datasets among the sources."""
-    for kind in map(parse, specs):
-        if isinstance(kind, DatasetSource):
-            kind.prepare()
-
-
 def read(
     spec: str,
     data_config: DataConfig,
@@ -128,15 +121,10 @@ def read(
     `json_lines.JSON_OVERHEAD` * max_document_bytes is dropped.
 
     Args:
-      data_config: its invalid_utf8, max_line_bytes and max_document_bytes are used.
       counts: "documents_cut", "documents_not_utf8", "documents_unwrapped",
         "json_lines_too_long", "lines_cut", "lines_repaired" and "files_skipped" are
         incremented. `lines.ReadCounts` also collects the errors of lines and files.
       files: the files to read and the parts of them; None reads all of the source.
-
-    Raises:
-      ConfigError: when the spec is malformed, when a file, field or dataset does not
-        exist, or when a file is not in the format of the spec.
     """
     for document in _read(parse(spec), data_config, counts, files):
         if data_config.invalid_utf8 == "skip":

@@ -27,8 +27,8 @@ PART_CHARS = 2**20
 MIN_WIDTH, MAX_WIDTH = 40, 100
 # The number of columns that lines wrapped by hand or by an editor leave unused.
 SLACK = 4
-# The minimum number of breaks inside sentences, unless there are two or more, and
-# nearly all fit the width exactly.
+# The minimum number of breaks inside sentences, unless nearly all breaks, two or more,
+# fit the width exactly.
 MIN_BREAKS = 3
 MIN_EXACT, MIN_SHARE_EXACT = 0.9, 0.2
 # The minimum share of breaks that are inside a sentence and fit the width. In 17 books

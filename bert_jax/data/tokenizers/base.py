@@ -5,7 +5,6 @@ Shapes: V vocabulary.
 
 import abc
 import dataclasses
-import functools
 import hashlib
 import os
 import re
@@ -22,9 +21,8 @@ PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 TEXT_TOKENS = (PAD, UNK, CLS, SEP)  # those of a model that predicts no masked tokens
 
-# The number of strings in the LRU cache; an entry takes about 700 bytes.
-MAX_CACHED = 2**16
-MAX_CACHED_CHARS = 64
+# Surrogates without their other half, which the `tokenizers` library refuses.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Maps sentences to the int32 token ids of each. [UNK] is the only special token that
 # text can become.
@@ -41,63 +39,6 @@ class Located:
 
 
 Locator = Callable[[str], Located]
-
-
-class LocatingEncoder:
-    """Encodes a text to the ids of an encoder and their character offsets.
-
-    The pieces of a string without white space are adjacent, so their lengths determine
-    their offsets; a single [UNK] gets the remaining length. If the lengths do not add
-    up (a letter was decomposed, or several pieces are [UNK]), each piece has the
-    offsets of the whole string.
-    """
-
-    def __init__(
-        self,
-        encode: Encoder,
-        strings: re.Pattern[str],
-        num_characters: np.ndarray,
-        unk: int,
-    ):
-        """Initializes the encoder.
-
-        `strings` matches the strings of a text that are tokenized separately. Their
-        ids, concatenated, are those of the text. num_characters is the number of
-        characters that each piece represents, int32[V].
-        """
-        self._encode, self._strings = encode, strings
-        self._num_characters, self._unk = num_characters, unk
-        self._cached = functools.lru_cache(MAX_CACHED)(self._locate)
-
-    def __call__(self, text: str) -> Located:
-        spans = [match.span() for match in self._strings.finditer(text)]
-        strings = [self._locate_cached(text[start:end]) for start, end in spans]
-        if not strings:
-            nothing = np.empty(0, np.int32)
-            return Located(nothing, nothing, nothing)
-        sizes = [len(string.ids) for string in strings]
-        first = np.repeat(np.array([start for start, _ in spans], np.int32), sizes)
-        return Located(
-            np.concatenate([string.ids for string in strings]),
-            np.concatenate([string.starts for string in strings]) + first,
-            np.concatenate([string.ends for string in strings]) + first,
-        )
-
-    def _locate_cached(self, string: str) -> Located:
-        is_short = len(string) <= MAX_CACHED_CHARS
-        return self._cached(string) if is_short else self._locate(string)
-
-    def _locate(self, string: str) -> Located:
-        (ids,) = self._encode([string])
-        lengths = self._num_characters[ids]
-        is_unknown = ids == self._unk
-        if is_unknown.sum() == 1:
-            lengths = np.where(is_unknown, 0, lengths)
-            lengths[is_unknown] = len(string) - lengths.sum()
-        if lengths.sum() == len(string) and (lengths[is_unknown] > 0).all():
-            ends = np.cumsum(lengths, dtype=np.int32)
-            return Located(ids, ends - lengths, ends)
-        return Located(ids, np.zeros_like(ids), np.full_like(ids, len(string)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +70,29 @@ class Tokenizer(abc.ABC):
     def encoder(self) -> Encoder:
         """Builds the encoder, which is expensive; build one per process."""
 
-    @abc.abstractmethod
     def locator(self) -> Locator:
-        """Builds a function that also returns the character offsets of the ids."""
+        """Builds a function that returns the ids of `huggingface` and their offsets."""
+        return self._locator(self.huggingface(), np.arange(len(self.vocab)))
+
+    def _locator(self, tokenizer: tokenizers.Tokenizer, ids: np.ndarray) -> Locator:
+        """Returns a locator that maps the ids of the library's tokenizer to `ids`."""
+        unk = self.id(UNK)
+
+        def locate(text: str) -> Located:
+            valid = SURROGATE.sub("\ufffd", text)
+            found = tokenizer.encode(valid, add_special_tokens=False)
+            ids_of_text = ids[found.ids].astype(np.int32)
+            starts, ends = np.array(found.offsets, np.int32).reshape(-1, 2).T
+            # A piece of SentencePiece has the offset of the space before its word.
+            is_space = np.array([text[i : i + 1].isspace() for i in starts], bool)
+            starts = starts + (is_space & (ids_of_text != unk)).astype(np.int32)
+            # Of several unknown characters, the library locates the first.
+            for i in np.flatnonzero(ids_of_text == unk):
+                following = text[starts[i] : np.append(starts, len(text))[i + 1]]
+                ends[i] = max(ends[i], starts[i] + len(following.rstrip()))
+            return Located(ids_of_text, starts, ends)
+
+        return locate
 
     @abc.abstractmethod
     def huggingface(self) -> tokenizers.Tokenizer:

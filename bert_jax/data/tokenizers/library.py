@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -41,8 +40,6 @@ CORNERS = (
     "a" * MAX_CHARS_PER_WORD,
     "a" * (MAX_CHARS_PER_WORD + 1),
 )
-# Surrogates without their other half, which the library refuses.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,22 +74,14 @@ class LibraryTokenizer(base.Tokenizer):
         tokenizer, text_ids = self._of_text(), self._text_ids()
 
         def encode(sentences: list[str]) -> list[np.ndarray]:
-            valid = [_SURROGATE.sub("\ufffd", sentence) for sentence in sentences]
+            valid = [base.SURROGATE.sub("\ufffd", sentence) for sentence in sentences]
             found = tokenizer.encode_batch_fast(valid, add_special_tokens=False)
             return [text_ids[encoding.ids] for encoding in found]
 
         return encode
 
     def locator(self) -> base.Locator:
-        tokenizer, text_ids = self._of_text(), self._text_ids()
-
-        def locate(text: str) -> base.Located:
-            valid = _SURROGATE.sub("\ufffd", text)
-            found = tokenizer.encode(valid, add_special_tokens=False)
-            starts, ends = np.array(found.offsets, np.int32).reshape(-1, 2).T
-            return base.Located(text_ids[found.ids], starts, ends)
-
-        return locate
+        return self._locator(self._of_text(), self._text_ids())
 
     def huggingface(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self.serialized)

@@ -36,8 +36,6 @@ WORD_MARK = "\u2581"  # the first character of a piece that starts a word
 # Sums of multiples of this unit are exact in float32 up to 65,536. Ties between pieces
 # are therefore resolved by their order, here and in `tokenizers`, and not by rounding.
 SCORE_UNIT = 1 / 256
-# These control characters are white space in Python, but not in a model.
-_STRING = re.compile("(?:\\S|[\x0b\x1c-\x1f\x85])+")
 
 _pb2: Any = sentencepiece_model_pb2  # its classes are created at run time
 ModelProto = _pb2.ModelProto
@@ -75,11 +73,6 @@ class SentencePiece(base.Tokenizer):
             return [np.array(ids, np.int32) for ids in encoded]
 
         return encode
-
-    def locator(self) -> base.Locator:
-        sizes = [len(piece.removeprefix(WORD_MARK)) for piece in self.vocab]
-        lengths = np.array(sizes, np.int32)
-        return base.LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.

@@ -42,10 +42,6 @@ class WordPiece(base.Tokenizer):
     def encoder(self) -> base.Encoder:
         return _Encoder(self)
 
-    def locator(self) -> base.Locator:
-        lengths = np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
-        return base.LocatingEncoder(self.encoder(), _STRING, lengths, self.id(UNK))
-
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.
 
@@ -171,11 +167,6 @@ IDEOGRAPH = (
 _HAS_IDEOGRAPH = re.compile(f"[{IDEOGRAPH}]")
 _IDEOGRAPHS = re.compile(f"[{IDEOGRAPH}]+")
 _AROUND_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPH}]|[^\s{IDEOGRAPH}]+")
-
-# The strings that `strings` returns, before control characters are removed.
-_STRING = re.compile(
-    rf"[{IDEOGRAPH}]|(?:[^\s{IDEOGRAPH}]|{_SPLITTING_CONTROLS.pattern})+"
-)
 
 
 def are_ideographs(text: str) -> bool:

@@ -209,33 +209,6 @@ def test_rows_are_text_of_the_corpus(four_shards, phase_index):
             assert b[0] == a[-1] + 1 or (full and b[0] > a[-1])
 
 
-def test_phases(one_shard):
-    """Each phase has its own sizes and its own draws."""
-    first, second = (one_shard.batches(2, phase_index=i) for i in (0, 1))
-    assert second[0]["input_ids"].shape == (BATCH, 64)
-    assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
-    assert rows_of(second)["sequence_ids"].sum(1).max() > LENGTH
-    assert segments(rows_of(first)) != segments(rows_of(second))
-
-
-def test_a_vocabulary_larger_than_two_bytes(tmp_path):
-    """Ids above 65,535 are unchanged in rows; random tokens are drawn from all ids."""
-    spare = 70_000
-    made = Made(tmp_path / "made", 2, 9, spare_tokens=spare)
-    first = made.document_of.tolist().index(0)
-    assert first > spare
-    rows = rows_of(made.batches(20))
-    ids = unmasked(rows)
-    text = ids[made.document_of[ids] >= 0]
-    assert len(text) and text.min() >= first
-    for a, b, label in segments(rows):
-        assert a == tuple(range(a[0], a[0] + len(a)))
-        assert (made.document_of[a[0]] != made.document_of[b[0]]) == label
-    placed = rows["input_ids"][rows["input_ids"] != ids]
-    random_ids = placed[placed != made.special["[MASK]"]]
-    assert (random_ids < spare).any() and random_ids.max() > 2**16
-
-
 # ----------------------------------------------------------------- from any step
 
 
@@ -282,17 +255,6 @@ def test_visits_can_start_at_any_row():
     assert [number for number, _, _ in whole] == [i // epoch for i in range(len(whole))]
     for first_row in range(3 * epoch):
         assert rows(first_row, epoch) == whole[first_row : first_row + epoch]
-
-
-def test_shards_are_visited_in_another_order_each_epoch():
-    shards, rows = tuple((i, None) for i in range(6)), (1,) * 6
-    orders = [
-        tuple(visits.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
-        for index in (0, 1)
-        for epoch in range(10)
-    ]
-    assert all(sorted(order) == list(range(6)) for order in orders)
-    assert len(set(orders)) > 15
 
 
 # ------------------------------------------------------------------------- hosts

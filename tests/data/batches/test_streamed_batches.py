@@ -79,12 +79,6 @@ def test_batches_do_not_depend_on_the_number_of_hosts(config, num_hosts):
         assert_equal([together], whole)
 
 
-def test_batches_do_not_depend_on_the_first_step(config):
-    straight = batches(config, 990, 40)
-    for first in (991, 1000, 1029):
-        assert_equal(batches(config, first, 1030 - first), straight[first - 990 :])
-
-
 @pytest.mark.slow
 def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):  # noqa: F811
     corpus = build.find_corpus(config)

@@ -68,20 +68,6 @@ def test_rows_in_excess_of_a_pass_are_dropped(documents, share, next_sentence):
     assert len(set(found)) == num_rows and set(found) <= first
 
 
-def test_dropped_rows_are_of_all_documents(documents):
-    """Visits with half of the pairs of a pass are repeated to detect any pattern."""
-    settings = phase_of()
-    starts = np.concatenate(
-        [draw(documents, settings, 300, (key,))[:, 0, 0] for key in range(40)]
-    )
-    share = np.histogram(starts, 8, (0, documents.token_offsets[-1]))[0] / len(starts)
-    every = np.concatenate(
-        [draw(documents, settings, 500, (key,))[:, 0, 0] for key in range(40, 80)]
-    )
-    expected = np.histogram(every, 8, (0, documents.token_offsets[-1]))[0] / len(every)
-    np.testing.assert_allclose(share, expected, atol=0.02)
-
-
 @pytest.mark.parametrize("more", [1.02, 1.5, 2.5])
 @pytest.mark.parametrize("per_row", [1, 4])
 def test_missing_rows_are_drawn_in_further_passes_without_repeats(

@@ -137,14 +137,6 @@ def test_preparing_an_existing_corpus_does_nothing(source, capsys):
     assert "already prepared" in capsys.readouterr().out
 
 
-def test_is_small(source, monkeypatch):
-    found = sources.find(source[0].data.sources)
-    assert build.is_small(found)
-    monkeypatch.setattr(build, "SMALL_BYTES", 100)
-    assert not build.is_small(found)
-    assert not build.is_small(sources.find(("tfds:any#text",)))
-
-
 # ------------------------------------------------------------- killed and resumed
 
 
@@ -312,18 +304,6 @@ def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     assert "unfinished" in os.listdir(config.data.corpus_dir)
     assert encoded_batches(monkeypatch, config) == []
     assert "unfinished" not in files(config.data.corpus_dir)
-
-
-@pytest.mark.slow
-def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
-    source, monkeypatch
-):
-    config, _ = source
-    expected = made(elsewhere(config, "straight"))
-    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert killed_at(monkeypatch, config, 2 + len(names) + 1 + 2 * 3 + 1)
-    os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
-    assert made(config, 1) == expected
 
 
 def test_finished_shards_are_kept_without_the_scratch_directory(
@@ -613,22 +593,6 @@ def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
         assert split == "validation" or several[document][1] == file
 
 
-def test_runs_grow_with_the_text(source, monkeypatch):
-    """The number of runs stays bounded; the shards are the same."""
-    config, _ = source
-    sizes = []
-    for max_runs in (1000, 4, 2):
-        monkeypatch.setattr(build, "MAX_RUNS", max_runs)
-        sizes.append(
-            len(encoded_batches(monkeypatch, elsewhere(config, f"{max_runs}")))
-        )
-        assert files(elsewhere(config, f"{max_runs}").data.corpus_dir) == made(config)
-    assert sizes[0] > 4 >= sizes[1] > 2 >= sizes[2]
-    monkeypatch.setattr(sources, "total_bytes", lambda found: None)
-    names = encoded_batches(monkeypatch, elsewhere(config, "unknown"))
-    assert 1 < len(names) < sizes[0]  # several processes share a small dataset
-
-
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):
     """The names of the input files, their sizes and the vocabulary are the same."""
     config, _ = source
@@ -669,35 +633,6 @@ def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
-def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):
-    (tmp_path / "text.txt").write_text("The text.\n\nAnother Text.\n")
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Text", "text", "."]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
-    path = str(tmp_path / "vocab.txt")
-    config = changed(
-        make_config(tmp_path),
-        "tokenizer",
-        vocab_file=path,
-        vocab_size=len(vocab),
-        lowercase=True,
-    )
-    with pytest.raises(ConfigError, match="has 2 pieces with capital letters"):
-        build.prepare(config)
-    assert not os.path.exists(config.data.corpus_dir)
-
-
-def test_cleaning_is_counted_once(source, tmp_path):
-    """Changes are counted once although the text is read twice for a vocabulary."""
-    config = changed(trains(source[0]), "data", invalid_utf8="replace")
-    with open(tmp_path / "text.txt", "ab") as file:
-        file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
-    manifest = json.loads(made(config)["manifest.json"])
-    assert manifest["cleaning"] == {
-        "control_characters_dropped": 1,
-        "lines_repaired": 1,
-    }
-
-
 def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     """Every tenth word of the second source is not in the vocabulary."""
     specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
@@ -714,57 +649,3 @@ def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     assert lines[-1].startswith(
         f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
     )
-
-
-# ------------------------------------------------------------------- memory
-
-
-MEASURE = """
-import json, multiprocessing, re, sys
-from bert_jax import config
-from bert_jax.data.corpus import build, workers
-from bert_jax.data.tokenizers import wordpiece_training
-
-def peak(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
-
-peaks, run = [0], workers.run
-
-def watched(*args, **kwargs):
-    for result in run(*args, **kwargs):
-        peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
-        yield result
-
-workers.run = watched
-build.RUN_BYTES = build.SMALL_BYTES = 2**20
-wordpiece_training.TRAINING_BYTES = 2**22
-build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
-print(json.dumps([peak("self"), max(peaks)]))
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_text(tmp_path):
-    """Measures the process that reads and the largest worker process."""
-    peaks = []
-    documents = make_documents(25_000, max_sentences=40)
-    for num_copies in (1, 4):
-        directory = tmp_path / str(num_copies)
-        directory.mkdir()
-        for i in range(25 * num_copies):
-            part = documents[1000 * (i % 25) :][:1000]
-            text = "\n\n".join("\n".join([f"w{i // 25}", *d]) for d in part)
-            (directory / f"{i}.txt").write_text(text)
-        config = make_config(
-            directory, sources=(f"text:{directory}/[0-9]*.txt",), num_shards=16
-        )
-        path = directory / "config.json"
-        path.write_text(trains(config).to_json())
-        program = [sys.executable, "-c", MEASURE, str(path)]
-        done = subprocess.run(program, capture_output=True, text=True, check=True)
-        peaks.append(json.loads(done.stdout.splitlines()[-1]))
-    # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
-    assert max(map(max, peaks)) < 1e9
-    for one, four in zip(*peaks, strict=True):
-        assert four < one + 40e6

@@ -73,12 +73,6 @@ def test_corpus_with_a_trained_vocabulary(written):
         corpus.read(config)
 
 
-def test_settings_that_do_not_affect_the_corpus_may_change(written):
-    config, _, found = written
-    other = changed(config, "data", num_streams=1, short_seq_prob=0.3)
-    assert corpus.read(other) == found
-
-
 def test_another_vocabulary_file_of_the_same_size(tmp_path, written):
     config, _, _ = written
     vocab = [*tokenizers.SPECIAL_TOKENS, *reversed(WORDS)]
@@ -250,13 +244,6 @@ def test_an_extra_shard(written):
     shutil.copy(path_of(found), name)
     with pytest.raises(CorruptError, match=f"{name} is not listed in .*remove it"):
         corpus.read(config)
-
-
-def test_files_that_are_not_shards_do_not_matter(written):
-    config, _, found = written
-    with open(os.path.join(found.directory, "README.md"), "w") as file:
-        file.write("ours")
-    assert corpus.read(config) == found
 
 
 @pytest.mark.parametrize("name", ["num_documents", "num_sentences", "num_tokens"])

@@ -81,13 +81,6 @@ def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
     assert all(len(entries) == 1 for entries in held_out[0])
 
 
-def test_a_larger_weight_only_adds_copies(weighted):
-    documents = make_documents(300)
-    rows = [encode(weighted(w), documents)[0] for w in (0.4, 0.8, 1.0, 2.0, 2.5, 4.0)]
-    for fewer, more in zip(rows, rows[1:], strict=False):
-        assert all(a == b[: len(a)] for a, b in zip(fewer, more, strict=True))
-
-
 def test_copies_are_distinct_and_spread_over_all_shards(weighted):
     config = weighted(4.0)
     ranges = segments.key_ranges(config.data, 1)

@@ -46,18 +46,6 @@ def elsewhere(config):
     return changed(config, "data", corpus_dir=config.data.corpus_dir + "_2")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("vocab_file", ["given", "trained"])
-def test_any_number_of_workers_makes_the_same_files(config, vocab_file):
-    if vocab_file == "trained":
-        config = changed(config, "tokenizer", vocab_file="", vocab_size=90)
-    make(config)
-    build.prepare(elsewhere(config), 2)
-    expected = files(config.data.corpus_dir)
-    assert files(elsewhere(config).data.corpus_dir) == expected
-    assert len(expected["manifest.json"]) < 20_000
-
-
 def test_a_killed_call_resumes(config, indexed, monkeypatch):
     make(elsewhere(config))
     assert len(indexed) == NUM_SHARDS
@@ -210,21 +198,6 @@ def test_units_are_the_whole_source(formats, name, counts):
         planned = plan((spec,), num_shards)
         assert len(planned) >= at_least
         assert read(spec, planned) == read(spec) != []
-
-
-def test_a_large_file_has_units_of_the_maximum_size(formats, monkeypatch):
-    monkeypatch.setattr(index, "MAX_BYTES", 1000)
-    path = formats / "a.jsonl"
-    planned = plan((f"jsonl:{path}#text",))
-    assert len(planned) == round(path.stat().st_size / 1000)
-    groups = plan((f"parquet:{formats}/d.parquet#a.text",))
-    sizes = parquet.ParquetFile(formats / "d.parquet").metadata
-    for unit in groups:
-        size = sum(
-            sizes.row_group(i).column(1).total_uncompressed_size
-            for i in range(*unit.part)
-        )
-        assert size <= 1000 or unit.part[1] - unit.part[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -79,18 +79,6 @@ def test_expected_rows_are_the_mean_of_passes(
     assert (1 - error - bias) * rows <= np.mean(passes) <= (1 + error) * rows
 
 
-def test_errors_of_counts_differ_between_keys_and_are_small():
-    documents = make_mix()
-    rows = np.array(
-        [
-            row_counts._count(documents, "next_sentence", 512, key)[0]
-            for key in range(12)
-        ]
-    )
-    spread = rows.std(axis=0) / rows.mean(axis=0)
-    assert (spread > 0.001).all() and (spread < [0.03, 0.1]).all()
-
-
 def test_each_document_is_counted_once_for_any_size_of_parts(mixed, monkeypatch):
     documents, whole = mixed
     monkeypatch.setattr(row_counts, "COUNTED_SENTENCES", 1000)
@@ -121,14 +109,6 @@ def test_a_power_law_is_followed_between_and_beyond_the_lengths(length, short_se
     expected = 2**32 / length * (1 + short_seq_prob)
     (found,) = row_counts.expected_rows(rows, *phase_of(length, short_seq_prob))
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-def test_documents_shorter_than_rows_give_one_row_each_beyond_the_lengths():
-    documents = make_documents([200] * 50)
-    columns = row_counts.to_columns([row_counts.count(documents)])
-    rows = row_counts.from_columns(columns, "masked_lm_only")
-    for length in (512, 8192, 20_000):
-        assert row_counts.expected_rows(rows, *phase_of(length, 0.0)) == [50]
 
 
 def test_counts_in_the_manifest_are_used_unchanged():

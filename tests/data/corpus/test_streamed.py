@@ -1,11 +1,9 @@
 """Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
 
-import errno
 import io
 import json
 import os
 import pathlib
-import pickle
 import signal
 import threading
 import time
@@ -16,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.data.corpus import build, corpus, segments, streamed
-from bert_jax.errors import ConfigError, CorruptError, StorageError
+from bert_jax.errors import ConfigError, CorruptError
 from tests import fake_hub
 from tests.conftest import slow
 from tests.corpora import (
@@ -210,21 +208,6 @@ def test_a_change_that_sizes_do_not_show_is_found(source, second, replace, word)
     with pytest.raises(CorruptError, match=word) as caught:
         load(found)
     assert "2.jsonl" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_an_error_of_storage_is_not_a_corrupt_file(source, monkeypatch):
-    found = build.find_corpus(source)
-
-    def fail(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr("bert_jax.storage.reader._open", fail)
-    with pytest.raises(StorageError, match="failed 7 times in a row") as caught:
-        load(found)
-    # As a worker process returns it.
-    copied = pickle.loads(pickle.dumps(caught.value))
-    assert type(copied) is StorageError and str(copied) == str(caught.value)
 
 
 def test_a_text_too_large_for_memory_is_an_error(source, tmp_path, monkeypatch):

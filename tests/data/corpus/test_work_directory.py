@@ -58,15 +58,6 @@ def test_content_for_the_same_settings_is_reused(corpus_dir):
         assert sorted(os.listdir(corpus_dir)) == [SHARD, "unfinished"]
 
 
-def test_content_for_other_settings_is_removed(corpus_dir):
-    leave(corpus_dir, {"key": 1}, "run-0", shards=[SHARD])
-    leave(corpus_dir, {"key": 2}, "run-1")
-    with work_directory.opened(corpus_dir) as work:
-        add(corpus_dir, work, {"key": 2})
-        assert own_files(work) == ["run-1"]
-        assert os.listdir(corpus_dir) == ["unfinished"]
-
-
 def test_content_that_fits_other_settings_is_kept(corpus_dir):
     def stage(work, key, fits):
         work_directory.stage(work, "runs", {"key": key}, is_compatible=fits)
@@ -143,17 +134,6 @@ def test_an_error_before_any_work_leaves_nothing(corpus_dir, was_there):
         assert os.listdir(corpus_dir) == ["notes.txt"]
     else:
         assert not os.path.exists(corpus_dir)
-
-
-def test_an_error_keeps_finished_work(corpus_dir):
-    with pytest.raises(ConfigError, match="no text"):
-        with work_directory.opened(corpus_dir) as work:
-            add(corpus_dir, work, {}, "run-0", shards=[SHARD])
-            raise ConfigError("no text")
-    with work_directory.opened(corpus_dir) as work:
-        add(corpus_dir, work, {})
-        assert own_files(work) == ["run-0"]
-    assert SHARD in os.listdir(corpus_dir)
 
 
 def test_a_directory_that_cannot_be_made(corpus_dir, tmp_path):
@@ -406,10 +386,3 @@ def test_network_and_fuse_mounts(tmp_path, monkeypatch, path, expected):
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
     monkeypatch.setattr(os.path, "realpath", lambda path: path)
     assert work_directory.is_networked(path) is expected
-
-
-def test_links_to_file_systems_are_followed(tmp_path, monkeypatch):
-    (tmp_path / "link").symlink_to("/proc/self")
-    monkeypatch.setattr(work_directory, "_NETWORK", {"proc"})
-    assert work_directory.is_networked(str(tmp_path / "link" / "fd"))
-    assert not work_directory.is_networked(str(tmp_path))

@@ -43,12 +43,6 @@ def test_every_item_has_one_result(num_workers):
     assert len(pids) <= num_workers
 
 
-@pytest.mark.parametrize("items", [[], [5]])
-def test_a_single_item_starts_no_process(items):
-    found = list(workers.run(adder, (1,), items, 4))
-    assert found == [(os.getpid(), 1 + item) for item in items]
-
-
 def test_ctrl_c_only_interrupts_the_parent():
     assert list(workers.run(made, (receives_ctrl_c,), range(4), 2)) == [False] * 4
     assert receives_ctrl_c(0)
@@ -79,15 +73,6 @@ def return_item(item):
 def test_a_failing_task_ends_the_work(num_workers):
     with pytest.raises(ConfigError, match="^three is too many$"):
         list(workers.run(made, (fail_at_three,), range(1000), num_workers))
-
-
-def test_a_failing_source_of_items_ends_the_work():
-    def items():
-        yield from range(4)
-        raise ConfigError("line 5 is bad")
-
-    with pytest.raises(ConfigError, match="^line 5 is bad$"):
-        list(workers.run(made, (return_item,), items(), 2))
 
 
 def touch_slowly(path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 from collections import Counter
 
 import numpy as np
@@ -13,8 +12,6 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests.corpora import (
     WORDS,
-    all_text,
-    files,
     load_text,
     make_config,
     make_documents,
@@ -48,24 +45,6 @@ def counts_of(**counts):
     return dict.fromkeys(names, 0) | counts
 
 
-def test_the_manifest_has_one_line_per_setting_and_column(written):
-    config, _, _ = written
-    with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
-        text = file.read()
-    lines = text.splitlines()
-    assert lines[1:4] == [
-        '  "format_version": 5,',
-        f'  "sha256": "{json.loads(text)["sha256"]}",',
-        '  "recipe": {',
-    ]
-    assert lines[5] == '    "data.source_weights": [],'
-    (files,) = [line for line in lines if line.startswith('      "file": ["train')]
-    assert json.loads(files.split(":")[1].rstrip(",")) == [
-        "train-00000-of-00002",
-        "train-00001-of-00002",
-    ]
-
-
 def test_several_records_per_shard(tmp_path, monkeypatch, written):
     """The size of blocks does not affect the documents."""
     _, documents, one_block = written
@@ -75,14 +54,6 @@ def test_several_records_per_shard(tmp_path, monkeypatch, written):
     for split in ("train", "validation"):
         assert load_text(found, split, 0) == load_text(one_block, split, 0)
         assert found.shards[split][0].sha256 != one_block.shards[split][0].sha256
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_documents_in_another_order_make_the_same_files(tmp_path, written, seed):
-    config, documents, _ = written
-    other = make_config(tmp_path, corpus_dir=str(tmp_path / "shuffled"))
-    write(other, random.Random(seed).sample(documents, len(documents)))
-    assert files(other.data.corpus_dir) == files(config.data.corpus_dir)
 
 
 def test_documents_in_several_segments_make_the_same_file(tmp_path):
@@ -108,14 +79,6 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
             e.sentence_lengths for e in by_key
         )
         assert path.read_bytes() == (tmp_path / "1").read_bytes()
-
-
-def test_sentences_without_tokens_are_dropped(tmp_path):
-    """A blank sentence has no token; a document of blank sentences is empty."""
-    documents = [["w1 w2", " ", "w3"], [" ", "\u200b"], [], ["w4", "w5"]]
-    found = write(one_shard(tmp_path), documents)
-    assert sorted(all_text(found)) == [["w1 w2", "w3"], ["w4", "w5"]]
-    assert document_counts(found) == counts_of(read=4, empty=2)
 
 
 @pytest.mark.parametrize(

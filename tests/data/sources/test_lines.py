@@ -191,14 +191,6 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
         read(tmp_path / "a")
 
 
-def test_files_of_a_url(tmp_path):
-    """file:// takes the same code path as gs://, but needs no bucket."""
-    path = write(tmp_path / "a", gzip.compress(b"One.\nTwo."))
-    assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]
-    with pytest.raises(ConfigError, match="none: there is no such file"):
-        read(f"file://{tmp_path}/none")
-
-
 def test_bad_lines_are_collected_in_read_counts(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\n" + b"\xff\n" * 30 + b"two\n")

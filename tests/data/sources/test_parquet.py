@@ -95,20 +95,6 @@ def test_a_field_of_a_struct_and_a_column_with_a_dot(tmp_path, expected):
     assert documents(f"parquet:{path}#article.body.text") == expected
 
 
-def test_memory_is_bounded_by_a_batch_of_rows(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.parquet", {"text": TEXTS})
-    sizes = []
-    convert = parquet_lib._as_binary
-
-    def noted(values):
-        sizes.append(len(values))
-        return convert(values)
-
-    monkeypatch.setattr(parquet_lib, "_as_binary", noted)
-    assert len(documents(f"parquet:{path}#text")) == len(TEXTS)
-    assert max(sizes) == parquet_lib.BATCH_ROWS and sum(sizes) == len(TEXTS)
-
-
 def test_a_row_group_is_not_read_at_once(tmp_path, monkeypatch, expected):
     small_pages = {"data_page_size": 1000, "write_batch_size": 20}
     options = small_pages | {"use_dictionary": False, "compression": "none"}

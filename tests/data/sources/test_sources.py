@@ -1,6 +1,5 @@
 """Tests of bert_jax.data.sources.sources: every kind of source and its errors."""
 
-import bz2
 import collections
 import gzip
 import json
@@ -148,13 +147,6 @@ Three.
     write(tmp_path / "a.md", book)
     write(tmp_path / "b.md", "Four. Five.")
     assert read("files", tmp_path / "*.md") == ONE_DOCUMENT_EACH
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
-@pytest.mark.parametrize("name", ["b.txt", "b.txt.packed"])
-def test_compressed_files_are_recognized_by_their_content(tmp_path, compress, name):
-    (tmp_path / name).write_bytes(compress(b"One. Two."))
-    assert read("files", tmp_path / "b*") == [["One.", "Two."]]
 
 
 # -------------------------------------------------------- sizes and invalid bytes
@@ -401,12 +393,6 @@ def test_wikiextractor_text_is_unescaped_once(tmp_path, form):
     assert read("wikiextractor", write(tmp_path / "wiki_00", page)) == [
         ["R&B is <b>.", 'Write &lt; or "<".']
     ]
-
-
-def test_wikiextractor_empty_file_among_others(tmp_path):
-    write(tmp_path / "wiki_00", "")
-    write(tmp_path / "wiki_01", '<doc id="1">\nTitle\nOne. Two.\n</doc>\n')
-    assert read("wikiextractor", tmp_path / "wiki_*") == [["One.", "Two."]]
 
 
 def test_wikiextractor_rejects_plain_text(tmp_path):

@@ -300,19 +300,3 @@ def test_memory_is_bounded():
     stream = unwrap.unwrapped(source(), collections.Counter())
     assert next(stream) == PROSE[0]
     assert read <= 2 * unwrap.PART_LINES
-
-
-def test_parts_of_a_document_end_between_paragraphs():
-    copies = 3 * unwrap.PART_LINES // len(wrapped(PROSE))
-    found, counts = joined(wrapped(PROSE * copies))
-    assert found == [PROSE * copies]
-    assert counts == {"documents_unwrapped": 1}
-
-
-def test_verse_of_many_pages_in_a_wrapped_document_is_kept():
-    copies = unwrap.PART_LINES // len(wrapped(PROSE)) + 1
-    verse = VERSE * unwrap.PART_LINES
-    lines = [*wrapped(PROSE * copies), *verse, "", *wrapped(PROSE)]
-    (found,), counts = joined(lines)
-    assert found == [*PROSE * copies, *verse, *PROSE]
-    assert counts == {"documents_unwrapped": 1}

@@ -1,14 +1,13 @@
 """Tests of bert_jax.data.tokenizers.base: ids and character offsets."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.sources import embedded
-from bert_jax.data.tokenizers import base, tokenizers, wordpiece
+from bert_jax.data.tokenizers import tokenizers, wordpiece
 from tests.conftest import make_config
 
 HARD = [
@@ -47,27 +46,6 @@ def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
     assert exact > 0.99 * total
 
 
-@pytest.mark.parametrize("num_characters", [7, 3000])
-def test_memory_does_not_grow_with_the_number_of_distinct_strings(
-    monkeypatch, num_characters
-):
-    monkeypatch.setattr(base, "MAX_CACHED", 50)
-    vocab = (*wordpiece.SPECIAL_TOKENS, *"0123456789", *(f"##{i}" for i in range(10)))
-    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
-    monkeypatch.setattr(wordpiece, "MAX_CACHED", 50)
-    locate = tokenizer.locator()
-    first = locate(f"{0:0{num_characters}}")
-    tracemalloc.start()
-    for i in range(500):
-        locate(f"{i:0{num_characters}}")
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert size < 150_000  # 500 of the shorter strings took 350,000
-    again = locate(f"{0:0{num_characters}}")
-    for name in ("ids", "starts", "ends"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
-
-
 def test_offsets_of_unknown_pieces_and_of_strings_with_accents():
     vocab = (*wordpiece.SPECIAL_TOKENS, "(", ")", "cafe", "##s", ",", "\u4e2d")
     locate = wordpiece.WordPiece(vocab, lowercase=True).locator()
@@ -78,10 +56,6 @@ def test_offsets_of_unknown_pieces_and_of_strings_with_accents():
         return [text[start:end] for start, end in ends]
 
     assert spans("Caf\u00e9s, cafe") == ["Caf\u00e9", "s", ",", "cafe"]
-    # A single unknown piece has the characters that the other pieces leave. With two,
-    # every piece has the offsets of the whole string.
-    assert spans("(robot) (a,b)") == ["(", "robot", ")"] + ["(a,b)"] * 5
-    # A combining accent is in no piece, so the lengths do not add up.
-    assert spans("cafe\u0301s") == ["cafe\u0301s", "cafe\u0301s"]
-    # Each ideograph is a string.
+    assert spans("(robot) (a,b)") == ["(", "robot", ")", "(", "a", ",", "b", ")"]
+    assert spans("cafe\u0301s") == ["cafe", "s"]  # a combining accent is in no piece
     assert spans("\u4e2d\u6587(\u4e2d") == ["\u4e2d", "\u6587", "(", "\u4e2d"]

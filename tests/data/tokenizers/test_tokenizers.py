@@ -45,13 +45,6 @@ def test_train_follows_the_config(trained):
     assert ids.dtype == np.int32 and ids.min() >= 5
 
 
-def test_digest_depends_on_lowercase(trained):
-    config, tokenizer = trained
-    cased = make_config(config.kind, lowercase=False)
-    other = tokenizers.train(documents(), cased)
-    assert other.digest != tokenizer.digest and not other.lowercase
-
-
 def test_saved_tokenizer_is_read_back(trained, tmp_path):
     config, tokenizer = trained
     tokenizer.save(tmp_path)
@@ -59,19 +52,6 @@ def test_saved_tokenizer_is_read_back(trained, tmp_path):
     assert tokenizers.path_in(str(tmp_path), config) == str(tmp_path / tokenizer.FILE)
     found = tokenizers.read(str(tmp_path), config)
     assert found == tokenizer and found.digest == tokenizer.digest
-
-
-def test_read_from_a_directory_without_a_tokenizer(trained, tmp_path):
-    config, tokenizer = trained
-    with pytest.raises(ConfigError, match=f"{tokenizer.FILE} is missing; prepare"):
-        tokenizers.read(str(tmp_path), config)
-
-
-def test_load_reads_a_saved_file(trained, tmp_path):
-    config, tokenizer = trained
-    tokenizer.save(tmp_path)
-    path = str(tmp_path / tokenizer.FILE)
-    assert tokenizers.load(make_config(config.kind, vocab_file=path)) == tokenizer
 
 
 def test_load_a_file_of_another_size(trained, tmp_path):

@@ -8,7 +8,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax import storage
 from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import tokenizers, training, wordpiece_training
 from bert_jax.data.tokenizers.training import Sampled
@@ -72,16 +71,6 @@ def test_each_file_of_a_source_is_read(tmp_path, sample):
     counts = collections.Counter(line[0] for line in found)
     assert counts["b"] == 40
     assert 200 < counts["a"] < 240 and 200 < counts["c"] < 240
-
-
-def test_of_very_many_files_evenly_spaced_ones_are_read(tmp_path, sample):
-    for i in range(200):
-        write(tmp_path / f"{i:03d}.txt", numbered(50, f"{i:03d}"))
-    (found,), _ = sample(20 * KB, f"text:{tmp_path}/???.txt")
-    chosen = sorted({int(line[:3]) for line in found})
-    assert len(chosen) == 20
-    gaps = [b - a for a, b in zip([0, *chosen], [*chosen, 200], strict=True)]
-    assert max(gaps) <= 20
 
 
 def test_the_start_of_a_long_document_is_taken(tmp_path, sample):
@@ -153,34 +142,6 @@ def test_lines_that_cannot_be_read(tmp_path, sample):
     write(tmp_path / "b.jsonl", ["{", *lines])
     with pytest.raises(ConfigError, match="b.jsonl:1 is not JSON"):
         sample(10 * KB, f"jsonl:{tmp_path}/b.jsonl#text")
-
-
-def test_a_source_without_text_is_an_error(tmp_path, sample):
-    write(tmp_path / "a.txt", numbered(10))
-    (tmp_path / "b.txt").write_text("\n\n")
-    with pytest.raises(ConfigError, match="no text in"):
-        sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
-
-
-def test_only_the_sampled_parts_of_a_file_in_a_bucket_are_read(
-    tmp_path, sample, monkeypatch
-):
-    json_lines(tmp_path / "a.jsonl", 100_000, 80)  # 10 MB
-    path = f"memory:/{tmp_path}/a.jsonl"
-    storage.write(path, (tmp_path / "a.jsonl").read_bytes())
-    monkeypatch.setattr(training.input_groups.lines, "CHUNK_BYTES", 10 * KB)
-    num_bytes, read = 0, storage.Reader.read
-
-    def counted(self, size=-1):
-        nonlocal num_bytes
-        data = read(self, size)
-        num_bytes += len(data)
-        return data
-
-    monkeypatch.setattr(storage.Reader, "read", counted)
-    (found,), _ = sample(10 * KB, f"jsonl:{path}#text")
-    assert len({int(line.split()[0]) // 10_000 for line in found}) == 10
-    assert num_bytes < 1e6
 
 
 # ----------------------------------------------------------------------- training

@@ -119,29 +119,6 @@ def test_words_of_up_to_200_characters_are_matched(length, known):
     assert found == (["a"] + ["##a"] * (length - 1) if known else ["[UNK]"])
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("Caf\u00e9 \u00dcBER cafe\u0301", ["cafe", "uber", "cafe"]),
-        ("a^b$c+d`e", ["a", "^", "b", "$", "c", "+", "d", "`", "e"]),
-        ("a\u2014b", ["a", "\u2014", "b"]),
-        ("\u4f60\u597d", ["\u4f60", "\u597d"]),
-        ("a\tb\nc\rd\u00a0e", ["a", "b", "c", "d", "e"]),
-        ("a\u0000\ufffd\u200db", ["ab"]),
-    ],
-)
-def test_words_end_at_punctuation_ideographs_and_white_space(text, expected):
-    assert encode(wordpiece(*dict.fromkeys(expected)), text) == expected
-
-
-def test_digest_depends_on_order_and_case():
-    base = wordpiece("a", "b")
-    assert base.digest == wordpiece("a", "b").digest
-    assert base.digest != wordpiece("b", "a").digest
-    assert base.digest != wordpiece("a", "b", lowercase=False).digest
-    assert base.digest != wordpiece("a").digest
-
-
 HARD = [
     "",
     " \t\n ",
@@ -293,15 +270,3 @@ def test_load_not_utf8(tmp_path):
     path.write_bytes("\n".join([*SPECIAL, "\u00e9"]).encode("latin-1"))
     with pytest.raises(ConfigError, match="v.txt:6 is not UTF-8"):
         tokenizers.load(make_config(vocab_file=str(path)))
-
-
-def test_the_cache_is_bounded_for_any_vocabulary(monkeypatch):
-    monkeypatch.setattr(wordpiece_lib, "MAX_CACHED", 10)
-    vocab = (*SPECIAL, *(f"w{i}" for i in range(50)), *"abc", "##a", "##b", "##c")
-    encode = wordpiece_lib.WordPiece(vocab, lowercase=True).encoder()
-    words = ["".join(random.Random(i).choices("abc", k=9)) for i in range(200)]
-    for word in words:
-        (ids,) = encode([word])
-        assert len(ids) == 9
-    assert len(encode._ids_of) <= 10
-    assert len(encode._ids_of._find.__self__._match.__self__) <= 10
