@@ -27,7 +27,6 @@ from bert_jax.finetuning.data import batches
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model
 from bert_jax.loading import model as model_lib
-from bert_jax.model import int8
 from bert_jax.training import losses
 
 
@@ -206,7 +205,7 @@ def _forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
 ) -> jax.Array:
     """Returns the log-probabilities float32[B], replicated on all devices."""
-    model: Any = nnx.merge(graphdef, int8.dequantize(params))
+    model: Any = nnx.merge(graphdef, params)
     *_, x_B1D = model.bert.states(
         batch,
         positions_BQ=batch["masked_lm_positions"],
