@@ -110,16 +110,11 @@ def test_label_names_default_to_those_of_the_training_set(tmp_path):
     config, _ = load("wnut17", tmp_path)
     names = label_names(config)
     assert names == ("O", "B-loc", "I-loc", "B-per", "I-per")
-    (tmp_path / "b").mkdir()
     path = tmp_path / "data"
     path.write_text(FILES["sst2"])
     changes = {"data__train": f"tsv:{path}", "task__labels": ()}
     config = tasks_config.from_config_dict(change("sst2", **changes))
-    assert set(label_names(config)) == {
-        "1",
-        "negative",
-        "positive",
-    }
+    assert set(label_names(config)) == {"1", "negative", "positive"}
 
 
 def test_a_test_set_has_no_labels_and_is_written_in_glues_order(tmp_path):
