@@ -21,10 +21,9 @@ NUM_THREADS = 4
 def write_sums(
     directory: str | os.PathLike[str], is_excluded: Callable[[str], bool] | None = None
 ) -> None:
-    """Writes SHA256SUMS for all files under a directory.
+    """Writes SHA256SUMS for all files under a directory, or for those not excluded.
 
     Args:
-      directory: a directory whose files will not change any more.
       is_excluded: returns whether a file, given by its path in the directory, gets no
         digest.
     """
@@ -46,7 +45,6 @@ def verify(
     """Verifies the files of a directory; returns a description of each problem.
 
     Args:
-      directory: a directory with SHA256SUMS.
       is_excluded: as in `write_sums`; any other file or link without a digest is a
         problem. None accepts additional files.
       sums: the content of SHA256SUMS; None reads it.

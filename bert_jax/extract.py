@@ -33,7 +33,7 @@ from absl import flags
 
 from bert_jax import cli, inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import lines, quantization
+from bert_jax.inference import lines
 from bert_jax.inference.encoder import TokenFeatures
 from bert_jax.inference.model import Parts
 from bert_jax.monitoring.progress import Progress
@@ -94,13 +94,9 @@ def main() -> None:
         formats = " or ".join(FORMATS)
         raise ConfigError(f"--output={output} must end in {formats}")
     file = cli.output_file("output", output, source)
+    model = inference.load(path, **lines.options("weights", "lowercase"))
     chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
-    model, compute = quantization.with_weights(
-        inference.load(path, **lines.options("lowercase")),
-        flags.FLAGS["weights"].value,
-        lambda model: functools.partial(model.features, **chosen),
-        quantization.features_difference,
-    )
+    compute = functools.partial(model.features, **chosen)
     cli.print_notes(model.notes)
     max_parts = 1 if _POOLING.value == "words" else 2
     with (

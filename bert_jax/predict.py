@@ -26,7 +26,6 @@ from absl import flags
 
 from bert_jax import cli, inference
 from bert_jax.inference import lines as lines_lib
-from bert_jax.inference import quantization
 from bert_jax.inference.model import Parts
 from bert_jax.monitoring.progress import Progress
 
@@ -57,12 +56,7 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     path, source = cli.require("model", "input")
     output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
-    model, predict = quantization.with_weights(
-        inference.load_tuned(path, **lines_lib.options(*DECISIONS)),
-        flags.FLAGS["weights"].value,
-        lambda model: model.predict,
-        quantization.predictions_difference,
-    )
+    model = inference.load_tuned(path, **lines_lib.options("weights", *DECISIONS))
     cli.print_notes(model.notes)
     num_single = 0
     with contextlib.ExitStack() as stack:
@@ -79,7 +73,7 @@ def main() -> None:
                 num_single += sum(lines_lib.SEPARATOR in line for (line,) in lines)
 
         num_lines, secs = lines_lib.process(
-            source, model.max_texts, predict, write, progress, is_uniform=True
+            source, model.max_texts, model.predict, write, progress, is_uniform=True
         )
     counts = {
         f"lines with {lines_lib.SEPARATOR!r}, read as single texts": num_single,

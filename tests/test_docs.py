@@ -42,7 +42,10 @@ def flags_of(module: str) -> set[str]:
     """Returns the names of the flags that a command defines."""
     path = ROOT / module.replace(".", "/")
     path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if "define_flags(" in text:
+        text += (ROOT / "bert_jax/inference/lines.py").read_text()
+    tree = ast.parse(text)
     names = {"config", "help"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -17,6 +17,7 @@ from tests.commands import run, run_well
 NAME = "owner/small-bert"
 FILES = {name: name.encode() for name in ("config.json", "vocab.txt", "tokenizer.json")}
 FILES |= {"model.safetensors": bytes(1000), "1_Pooling/config.json": b"{}"}
+FILES |= {"decisions.json": b"{}"}  # of a fine-tuned model
 OTHERS = {
     "pytorch_model.bin": bytes(9),
     "tf_model.h5": bytes(9),

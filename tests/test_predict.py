@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from bert_jax import inference
-from bert_jax.inference import quantization
 from tests.commands import ENV, run, run_well
 from tests.conftest import slow
 from tests.inference.test_tuned import KIND_INPUTS, write
@@ -41,33 +40,6 @@ def test_each_line_has_the_result_of_the_api(kind, tmp_path):
             for found, best in zip(row["best"], result["best"], strict=True):
                 assert found["text"] == best["text"]
                 assert found["probability"] == pytest.approx(best["probability"], 1e-3)
-
-
-@pytest.mark.slow
-def test_int8_weights_report_a_small_difference(tmp_path):
-    write(tmp_path, "classification")
-    lines = [f"w{i} w{2 * i} w{i + 3}" for i in range(1, 31)]
-    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    rows = {}
-    for weights in ("float32", "int8"):
-        output = tmp_path / f"{weights}.jsonl"
-        result = run(
-            "bert_jax.predict",
-            f"--model={tmp_path}",
-            f"--input={tmp_path / 'lines.txt'}",
-            f"--output={output}",
-            f"--weights={weights}",
-        )
-        assert result.returncode == 0, result.stderr
-        rows[weights] = [json.loads(line) for line in output.open()]
-    assert "MB instead of" in result.stderr
-    difference = quantization.predictions_difference(rows["float32"], rows["int8"])
-    summary = f"int8 weights: {difference}"
-    assert summary in result.stderr and "of the first 30 lines" in summary
-    for one, other in zip(rows["float32"], rows["int8"], strict=True):
-        for name, share in one["probabilities"].items():
-            assert other["probabilities"][name] == pytest.approx(share, abs=0.05)
-    assert rows["float32"] != rows["int8"]
 
 
 def test_the_command_writes_a_file_or_standard_output(tmp_path):

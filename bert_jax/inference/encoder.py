@@ -67,9 +67,6 @@ def load(
 ) -> "TextEncoder":
     """Loads the encoder of a model; its heads are ignored.
 
-    The model is placed on the mesh of `jax.set_mesh`, or on all devices of this process
-    if there is none.
-
     Args:
       path: a directory of `export` or `finetune`, any Hugging Face BERT with
         safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`.
@@ -82,10 +79,6 @@ def load(
       weights: "float32", or "int8", which takes a quarter of the memory.
       lowercase: whether the model was trained on lower-cased text, if it does not
         record it.
-
-    Raises:
-      ConfigError: if there is no model, a file is corrupt, an option is out of range,
-        or the devices cannot be opened.
     """
     base.check_options(batch_size, compute_dtype, weights)
     with jax.set_mesh(base.current_mesh()):
@@ -141,11 +134,6 @@ class TextEncoder(Model):
         Returns:
           With "mean" or "cls", float32[N, F], where F is the hidden size, or four times
           that with "concat_last_four". With "none" or "words", N TokenFeatures.
-
-        Raises:
-          ConfigError: if an option is unknown, the model has too few layers, an input
-            has more than two texts, or an input is a pair and `pooling` is "words".
-          TypeError: if `texts` is a single string.
         """
         parts = base.as_parts(texts)
         self._check(parts, layers, pooling)

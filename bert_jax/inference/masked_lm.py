@@ -27,7 +27,6 @@ from bert_jax.finetuning.data import batches
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model
 from bert_jax.loading import model as model_lib
-from bert_jax.model import int8
 from bert_jax.training import losses
 
 
@@ -50,19 +49,12 @@ def load_masked_lm(
 ) -> "MaskedLM":
     """Loads the encoder of a model and its masked-LM head.
 
-    The model is placed on the mesh of `jax.set_mesh`, or on all devices of this process
-    if there is none.
-
     Args:
       path: a directory of `export`, any Hugging Face BERT with a masked-LM head and
         safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`.
       batch_size: rows per step, over all devices; rounded up to a multiple of the
         number of devices. A text has a row for each of its tokens.
       max_length, compute_dtype, lowercase: as in `load`.
-
-    Raises:
-      ConfigError: if there is no such model, a file is corrupt, an option is out of
-        range, or the devices cannot be opened.
     """
     base.check_options(batch_size, compute_dtype, "float32")
     with jax.set_mesh(base.current_mesh()):
@@ -105,9 +97,6 @@ class MaskedLM(Model):
 
         Args:
           on_batch: called after each batch with the number of tokens scored in it.
-
-        Raises:
-          TypeError: if `texts` is not a list of strings.
         """
         base.as_parts(texts)  # refuses a single string
         for text in texts:
@@ -206,7 +195,7 @@ def _forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
 ) -> jax.Array:
     """Returns the log-probabilities float32[B], replicated on all devices."""
-    model: Any = nnx.merge(graphdef, int8.dequantize(params))
+    model: Any = nnx.merge(graphdef, params)
     *_, x_B1D = model.bert.states(
         batch,
         positions_BQ=batch["masked_lm_positions"],

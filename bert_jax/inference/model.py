@@ -1,8 +1,6 @@
 """The base class of encoders, masked language models and fine-tuned models."""
 
-import copy
 from collections.abc import Sequence
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,6 @@ Text = str | tuple[str, ...]
 Parts = tuple[str, ...]  # the texts of one input
 DTYPES = ("float32", "bfloat16")
 WEIGHTS = ("float32", "int8")
-COUNTS = ("num_tokens", "num_truncated", "num_cut_words")  # those that a model has
 MIN_LENGTH = 5  # a pair has at least this many tokens: [CLS] x [SEP] y [SEP]
 
 
@@ -58,20 +55,14 @@ class Model:
         placed = model_lib.place(model)
         self._config, self._graphdef, self._params = placed
         if weights == "int8":
-            self._params = int8.quantize(self._params)
+            before, self._params = self.num_bytes, int8.quantize(self._params)
+            sizes = f"{self.num_bytes / 1e6:,.1f} MB instead of {before / 1e6:,.1f} MB"
+            self.notes += (f"int8 weights: {sizes}",)
 
     @property
     def num_bytes(self) -> int:
         """Returns the size of the weights in bytes."""
         return int8.num_bytes(self._params)
-
-    def quantized(self) -> Self:
-        """Returns a copy of the model with int8 weights, whose counts start at 0."""
-        small = copy.copy(self)
-        vars(small).update({name: 0 for name in COUNTS if hasattr(self, name)})
-        with jax.set_mesh(self._mesh):
-            small._params = int8.quantize(self._params)
-        return small
 
 
 def current_mesh() -> jax.sharding.Mesh:

@@ -33,10 +33,8 @@ def load_tuned(
 ) -> "TunedModel":
     """Loads a fine-tuned model.
 
-    The model is placed on the mesh of `jax.set_mesh`, or on all devices of this process
-    if there is none. Options that are None have the values of the fine-tuning run; for
-    a model that does not record them, those of the released run_squad.py, and a
-    threshold of 0.5.
+    Options that are None have the values of the fine-tuning run; for a model that does
+    not record them, those of the released run_squad.py, and a threshold of 0.5.
 
     Args:
       path: WORKDIR/model of `finetune`, or a fine-tuned Hugging Face BERT with
@@ -51,10 +49,6 @@ def load_tuned(
       max_query_length: maximum tokens of a question.
       max_answer_length: maximum tokens of an answer.
       num_best: number of answers in "best" of a question.
-
-    Raises:
-      ConfigError: if there is no fine-tuned model, a file is corrupt, an option is out
-        of range or does not apply to the model, or the devices cannot be opened.
     """
     base.check_options(batch_size, compute_dtype, weights)
     base.check_positive("num_best", num_best)
@@ -150,10 +144,6 @@ class TunedModel(Model):
           texts: the inputs; a pair, or a context and its choices, is a tuple. All have
             the same number of texts.
           on_batch: called after each batch with the number of rows in it.
-
-        Raises:
-          ConfigError: if an input has too few or too many texts.
-          TypeError: if `texts` is a single string.
         """
         inputs = [
             tuple(self._prompt + text for text in parts)

@@ -231,8 +231,6 @@ def _match(
         notes.append(
             f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
         )
-        if never := _never_found(tokenizer, names):
-            notes.append(f"tokens that the tokenizer never produces: {some(never)}")
     if most > len(theirs.vocab):
         notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
     return (_extension(tokenizer, theirs) if notes else None), notes
@@ -268,17 +266,6 @@ def _first_difference(
         (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
     )
     return f"token {number} is {was!r} in the model and {now!r} in the run"
-
-
-def _never_found(tokenizer: tokenizers.Tokenizer, tokens: list[str]) -> list[str]:
-    """Returns the words that the tokenizer does not encode as one token."""
-    words = [token for token in tokens if not token.startswith(("##", "[unused"))]
-    found = tokenizer.encoder()(words)
-    return [
-        word
-        for word, ids in zip(words, found, strict=True)
-        if [tokenizer.vocab[i] for i in ids] != [word]
-    ]
 
 
 def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:

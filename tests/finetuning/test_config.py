@@ -125,14 +125,3 @@ def test_a_config_of_the_other_command_is_an_error():
         tasks_config.from_config_dict(tiny.get_config())
     with pytest.raises(ConfigError, match="--config is a fine-tuning config"):
         config_lib.from_config_dict(config_dict("sst2"))
-
-
-def test_a_missing_section_is_an_error():
-    config = config_dict("sst2")
-    del config["task"]
-    with pytest.raises(ConfigError, match="config.task is missing"):
-        tasks_config.from_config_dict(config)
-    config = config_dict("sst2")
-    del config["recipe"]
-    with pytest.raises(ConfigError, match="config.recipe is missing"):
-        tasks_config.from_config_dict(config)

@@ -184,19 +184,13 @@ def test_the_best_threshold_equals_that_of_an_exhaustive_search():
 
 def their_scores(questions, answers):
     text = pytest.importorskip("torchmetrics.functional.text")
-    found = text.squad(
-        [{"id": q.id, "prediction_text": answers[q.id]} for q in questions.questions],
-        [
-            {
-                "id": q.id,
-                "answers": {
-                    "text": [answer.text for answer in q.answers],
-                    "answer_start": [0] * len(q.answers),
-                },
-            }
-            for q in questions.questions
-        ],
-    )
+    predicted = [{"id": id_, "prediction_text": x} for id_, x in answers.items()]
+    references = []
+    for question in questions.questions:
+        texts = [answer.text for answer in question.answers]
+        found = {"text": texts, "answer_start": [0] * len(texts)}
+        references.append({"id": question.id, "answers": found})
+    found = text.squad(predicted, references)
     return [float(found["exact_match"]), float(found["f1"])]
 
 

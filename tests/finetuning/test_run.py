@@ -41,14 +41,6 @@ def test_a_run_learns_and_logs_its_metrics(straight):
     assert results.read(str(directory / "run")) == result
 
 
-def test_the_best_parameters_are_kept(straight):
-    directory, result = straight
-    setup = labelled.make_setup(directory)
-    params = tuning.best_params(setup, result, str(directory / "run"))
-    found = setup.evaluate(params, setup.datasets.dev[0])
-    assert found == result.metrics
-
-
 @pytest.mark.parametrize("stop", [8, *(slow(n) for n in (1, 11, 24))])
 def test_an_interrupted_run_resumes_bit_identically(
     stop, straight, tmp_path, monkeypatch

@@ -98,17 +98,6 @@ def test_every_combination_of_layers_equals_transformers(layers, directory):
     assert means.dtype == firsts.dtype == np.float32
 
 
-@pytest.mark.slow
-def test_a_model_saved_by_transformers_has_the_same_features(directory, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.BertModel.from_pretrained(directory)
-    theirs.save_pretrained(tmp_path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    tokenizer.save_pretrained(tmp_path)
-    found, expected = load(tmp_path).features(TEXTS), load(directory).features(TEXTS)
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):
     model = load(directory)
     tokens = model.features(TEXTS, pooling="none")

@@ -116,15 +116,6 @@ def test_bfloat16_changes_scores_little(directory):
     assert not np.array_equal(found, exact)
 
 
-def test_int8_weights_change_scores_little(directory):
-    model = load(directory)
-    exact, small = model.score(TEXTS), model.quantized()
-    assert model.num_tokens and small.num_tokens == small.num_truncated == 0
-    found = small.score(TEXTS)
-    np.testing.assert_allclose(found.values, exact.values, rtol=0.03, atol=0.05)
-    assert not np.array_equal(found.values, exact.values)
-
-
 def test_invalid_texts_are_errors(directory):
     with pytest.raises(TypeError, match="not the string 'w1'"):
         load(directory).score("w1")

@@ -2,11 +2,8 @@
 
 import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from bert_jax import digests, inference
 from bert_jax.data.tokenizers.wordpiece import WordPiece
@@ -35,32 +32,10 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
     found = inference.load(directory, batch_size=4).features(TEXTS)
     np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=2e-5)
     cosines = theirs.similarity(found, found).numpy()
-    for i, j in ((0, 1), (2, 3)):
-        encoded = [TOKENIZER.encoder()([TEXTS[k]])[0] for k in (i, j)]
-        assert cosine(directory, encoded) == pytest.approx(cosines[i, j], abs=2e-5)
-
-
-def cosine(directory, encoded) -> float:
-    """Returns the cosine that the head computes for a pair of texts."""
-    read = tuned.read(directory)
-    assert read.head is not None and read.head.kind == "similarity"
-    model = model_lib.place(read)
-    ids = np.zeros((1, 2, 16), np.int32)
-    for row, tokens in enumerate(encoded):
-        text = [TOKENIZER.id("[CLS]"), *tokens, TOKENIZER.id("[SEP]")]
-        ids[0, row, : len(text)] = text
-    batch = {
-        "input_ids": ids,
-        "segment_ids": np.zeros_like(ids),
-        "position_ids": np.broadcast_to(np.arange(16, dtype=np.int32), ids.shape),
-        "sequence_ids": (ids > 0).astype(np.int32),
-    }
-    forward = jax.jit(
-        lambda params, batch: nnx.merge(model.graphdef, params)(
-            batch, dropout_key=None, dtype=jnp.dtype("float32")
-        )
-    )
-    return float(forward(model.params, batch).logits[0])
+    pairs = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3])]
+    rows = inference.load_tuned(directory, batch_size=4).predict(pairs)
+    for row, cosine in zip(rows, (cosines[0, 1], cosines[2, 3]), strict=True):
+        assert row["similarity"] == pytest.approx(cosine, abs=2e-5)
 
 
 PAIRS = [("W1 w2", "w3"), ("w4", "W5 nowhere")]

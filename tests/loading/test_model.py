@@ -196,22 +196,14 @@ def test_missing_pooler_is_reported(source):
 
 
 @pytest.mark.parametrize(
-    ("path", "lowercase", "sizes", "message"),
+    ("path", "lowercase", "message"),
     [
-        ("/nowhere", None, {}, "does not exist; use a directory of python -m"),
-        ("..", None, {}, "has no config.json"),
-        ("", False, {}, "--lowercase=false, but"),
-        ("", None, {"num_hidden_layers": 3}, "lacks 16 of the model's tensors"),
-        (
-            "",
-            None,
-            {"intermediate_size": 96},
-            "does not match the config in 6 tensor.s.: bert.layers.0",
-        ),
+        ("/nowhere", None, "does not exist; use a directory of python -m"),
+        ("..", None, "has no config.json"),
+        ("", False, "--lowercase=false, but"),
     ],
 )
-def test_an_invalid_encoder_is_an_error(source, path, lowercase, sizes, message):
-    change_json(source[0], "config.json", **sizes)
+def test_an_invalid_encoder_is_an_error(source, path, lowercase, message):
     with pytest.raises(ConfigError, match=message) as error:
         model_lib.read_encoder(str(source[0] / path), lowercase)
     assert "\n" not in str(error.value)

@@ -197,6 +197,7 @@ CONTINUE += [f"--config.{key}={value}" for key, value in SHORT.items()]
 CONTINUE += ["--config.data.num_shards=1", "--config.data.num_streams=1"]
 
 
+@pytest.mark.slow
 def test_a_corpus_is_prepared_with_the_vocabulary_of_a_model_on_the_hub(hub, tmp_path):
     write_text(tmp_path / "text.txt")
     arguments = [

@@ -23,6 +23,7 @@ from bert_jax.finetuning.data import examples as examples_lib
 from bert_jax.finetuning.data.examples import Examples, Texts
 from bert_jax.finetuning.data.tables import Table
 from bert_jax.model.heads import HeadType, Outputs
+from bert_jax.training.losses import weighted_cross_entropy
 
 if TYPE_CHECKING:
     from bert_jax.finetuning.config import FinetuneConfig
@@ -186,9 +187,14 @@ class Task(abc.ABC):
     ) -> Features:
         """Converts examples to rows of up to `length` token ids."""
 
-    @abc.abstractmethod
     def loss(self, outputs: Outputs, batch: Batch) -> SumAndCount:
-        """Returns the summed loss and the number of its terms."""
+        """Returns the summed loss and the number of its terms.
+
+        By default they are the cross entropy in nats and the number of examples.
+        """
+        weights_B = batch["weights"]
+        total, _ = weighted_cross_entropy(outputs.logits, batch["labels"], weights_B)
+        return total, jnp.sum(weights_B)
 
     def distances(
         self, logits: jax.Array, teacher: jax.Array, batch: Batch, temperature: float

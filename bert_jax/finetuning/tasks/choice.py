@@ -18,7 +18,7 @@ from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.data.tables import as_list
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task
-from bert_jax.finetuning.tasks.text import TextColumns, cross_entropy
+from bert_jax.finetuning.tasks.text import TextColumns
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 
@@ -115,9 +115,6 @@ class MultipleChoice(Task):
         return base.text_features(
             contexts, flat, examples.labels, tokenizer, length, num_choices
         )
-
-    def loss(self, outputs, batch):
-        return cross_entropy(outputs.logits, batch)
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
         """Returns int64[N], the index of the best choice."""

@@ -23,7 +23,6 @@ from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
-from bert_jax.training.losses import weighted_cross_entropy
 
 # More names of classes that are decimals are scores.
 MAX_DECIMALS, _DECIMAL = 10, re.compile(r"-?\d*\.\d+")
@@ -191,9 +190,6 @@ class Classification(TextTask):
         found = super().parse(table, names, role)
         return found if role == "test" else examples_lib.labelled(found)
 
-    def loss(self, outputs, batch):
-        return cross_entropy(outputs.logits, batch)
-
     def predict(self, examples, features, logits, names) -> np.ndarray:
         """Returns int64[N] classes."""
         return logits.argmax(axis=-1)
@@ -323,13 +319,6 @@ def _unlabelled(
         f" {found.count(value):,} of {len(found):,} examples; to skip examples without"
         f' a label, name the classes: --config.task.labels="{others}"{add}'
     )
-
-
-def cross_entropy(logits_BC: jax.Array, batch: base.Batch) -> base.SumAndCount:
-    """Returns the summed cross entropy in nats and the number of examples."""
-    weights_B = batch["weights"]
-    total, _ = weighted_cross_entropy(logits_BC, batch["labels"], weights_B)
-    return total, jnp.sum(weights_B)
 
 
 def squared_errors(scores_B: jax.Array, batch: base.Batch) -> base.SumAndCount:

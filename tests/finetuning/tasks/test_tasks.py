@@ -20,33 +20,19 @@ from tests.finetuning.test_config import change
 
 LETTERS = "abcdefgh"
 TOKENIZER = wordpiece.WordPiece((*wordpiece.SPECIAL_TOKENS, *LETTERS), lowercase=True)
-QUESTION = {
-    "data": [
-        {
-            "paragraphs": [
-                {
-                    "context": "a b c d e",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "f",
-                            "answers": [{"text": "b c", "answer_start": 2}],
-                        },
-                        {"id": "2", "question": "g", "answers": []},
-                    ],
-                }
-            ]
-        }
-    ]
-}
-QUESTION["data"][0]["paragraphs"][0]["qas"][1]["is_impossible"] = True
+ANSWER = {"text": "b c", "answer_start": 2}
+QUESTIONS = [
+    {"id": "1", "question": "f", "answers": [ANSWER]},
+    {"id": "2", "question": "g", "answers": [], "is_impossible": True},
+]
+SQUAD = {"data": [{"paragraphs": [{"context": "a b c d e", "qas": QUESTIONS}]}]}
 FILES = {
     "sst2": "sentence\tlabel\tidx\na b\tpositive\t1\nc\tnegative\t0\nd e\t1\t2\n",
     "stsb": "sentence1\tsentence2\tlabel\tidx\na\tb\t5\t0\nc\td\t1.5\t1\ne\tf\t3\t2\n",
     "goemotions": "a\t0,2\tx\nb\t1\ty\nc\t27\tz\n",
     "codah": "o\ta b\tc\td\te\tf\t2\no\tb\tc\td\te\tf\t0\no\tb\tc\td\te\tf\t3\n",
     "wnut17": "a\tO\nb\tB-loc\nc\tI-loc\n\nd\tB-per\n",
-    "squad2": json.dumps(QUESTION),
+    "squad2": json.dumps(SQUAD),
 }
 PREFIX = {"wnut17": "conll", "squad2": "squad"}
 
@@ -124,16 +110,11 @@ def test_label_names_default_to_those_of_the_training_set(tmp_path):
     config, _ = load("wnut17", tmp_path)
     names = label_names(config)
     assert names == ("O", "B-loc", "I-loc", "B-per", "I-per")
-    (tmp_path / "b").mkdir()
     path = tmp_path / "data"
     path.write_text(FILES["sst2"])
     changes = {"data__train": f"tsv:{path}", "task__labels": ()}
     config = tasks_config.from_config_dict(change("sst2", **changes))
-    assert set(label_names(config)) == {
-        "1",
-        "negative",
-        "positive",
-    }
+    assert set(label_names(config)) == {"1", "negative", "positive"}
 
 
 def test_a_test_set_has_no_labels_and_is_written_in_glues_order(tmp_path):
