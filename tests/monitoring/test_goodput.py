@@ -1,6 +1,5 @@
 """Tests of bert_jax.monitoring.goodput."""
 
-import pathlib
 import subprocess
 import sys
 
@@ -96,31 +95,6 @@ def test_a_step_of_the_time_of_day_counts_in_no_part(advance, monkeypatch, jump)
     found = goodput.Goodput(lines, 20, began)
     expected = NOTHING | {"steps": 18.0, "down": 50.0, "starting": 4.0}
     assert seconds_of(found.line()) == expected
-
-
-def test_the_last_line_counts_although_its_time_of_day_is_earlier(advance):
-    now = goodput.time.time()
-    lines = [line(10, now + 9999, steps=10.0), line(20, now - 50, steps=18.0)]
-    found = goodput.Goodput(lines, 20, began=goodput.clock())
-    assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 50.0}
-
-
-def test_lines_whose_times_are_not_finite_are_ignored(advance):
-    lines = [line(10, goodput.time.time(), steps=10.0, data=float("nan"))]
-    found = goodput.Goodput(lines, 10, began=goodput.clock())
-    assert seconds_of(found.line()) == NOTHING
-
-
-def test_no_duration_is_a_difference_of_times_of_day():
-    package = pathlib.Path(goodput.__file__).parent.parent
-    uses = {
-        str(path.relative_to(package))
-        for path in package.rglob("*.py")
-        if "time.time()" in path.read_text()
-    }
-    # The times of lines and events, and the pause between two processes.
-    expected = {f"monitoring/{x}.py" for x in ("goodput", "tracker_process", "writer")}
-    assert uses == expected
 
 
 def test_summary_lists_the_largest_parts_first():

@@ -125,19 +125,6 @@ def test_after_an_error_sending_continues_where_it_was_raised(tmp_path, memory):
     assert reports == ["https://host/run", *errors]  # main() prints each text once
 
 
-def test_many_lines_are_sent_in_parts_with_the_state_saved_after_each(
-    tmp_path, memory, monkeypatch
-):
-    """A part takes less than the time after which a process counts as hung."""
-    monkeypatch.setattr(tracker_process, "MAX_LINES", 2)
-    write(tmp_path, *((step, A) for step in (10, 20, 30, 40, 50)))
-    memory.errors = {4: InterruptedError()}
-    saved = []
-    follow("mlflow", str(tmp_path), 0, lambda _: saved.append(last_line(tmp_path)))
-    assert saved == [[0, 0], [20, 1]] and last_line(tmp_path) == [50, 1]
-    assert [step for step, _, _ in memory.calls[0]] == [10, 20, 30, 40, 50]
-
-
 def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(tmp_path, memory):
     def fail(is_complete):
         raise ConnectionResetError
@@ -267,17 +254,3 @@ def test_a_process_waits_for_that_of_a_killed_run(tmp_path):
         assert process.poll() is None
         assert not (tmp_path / "trackers/mlflow.json").exists()
     assert process.wait(60) == 0 and last_line(tmp_path) == [10, 1]
-
-
-def test_warnings_of_trackio_are_reported(tmp_path):
-    write(tmp_path, (10, A))
-    path, others = "trackio/utils.py", "mlflow/store.py"
-    warned = [("Deprecation", path), ("User", others), ("User", path), ("User", path)]
-    calls = "".join(
-        f" warnings.warn_explicit('hunter2', {category}Warning, '{file}', {line});"
-        for line, (category, file) in enumerate(warned)
-    )
-    body = f"import warnings; warnings.simplefilter('always');{calls}"
-    process = start(tmp_path, f"{body} return print, print, ''", 600)
-    error = "config.trackers: mlflow: metrics may be lost (UserWarning)\n"
-    assert process.communicate(timeout=60)[1] == error

@@ -16,7 +16,7 @@ from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.model.kernels import attention_gpu, gelu_gpu, norm_gpu
 from bert_jax.training import losses, optimizer
 from bert_jax.training import step as step_lib
-from tests.conftest import make_batch, make_config, use_mesh
+from tests.conftest import make_batch, make_config, slow, use_mesh
 
 H100 = "NVIDIA H100 80GB HBM3"
 BFLOAT16 = jnp.dtype(jnp.bfloat16)
@@ -100,7 +100,7 @@ def test_gradients_are_the_same_on_a_mesh_and_with_remat(emulated, mesh_shape, r
     assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("length", [64, 256])
+@pytest.mark.parametrize("length", [slow(64), 256])
 def test_train_step_for_an_h100_has_the_kernels(length):
     """Lowers the step for CUDA, without a GPU: it has seven kernels in each layer.
 
