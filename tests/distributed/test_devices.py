@@ -243,10 +243,9 @@ def test_num_tpu_hosts_without_a_metadata_server(monkeypatch):
 
 COUNT_FAULTS = """
 import ctypes, resource, sys, threading
-from bert_jax import cli
-from bert_jax.distributed import chips, devices
 
 if sys.argv[1] == "keep":
+    from bert_jax.distributed import devices
     devices.keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -18,7 +18,7 @@ import pytest
 from bert_jax.checkpoint import integrity
 from tests.commands import ENV, ROOT, run, run_well, small_run, start, write_text
 from tests.fake_bucket import Bucket
-from tests.runs import assert_same_bits, exact_lines
+from tests.runs import assert_same_bits, assert_same_metrics, exact_lines
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,9 @@ def test_kills_of_a_run_in_a_bucket_change_no_bit(prepared, text, tmp_path):
         stdout, stderr = process.communicate()
         assert process.returncode in (-signal.SIGKILL, 0), stdout + stderr
     train(prepared, tmp_path, **LONG)
-    assert_same_run(prepared, text / "long", LONG["phases[0].num_steps"])
+    found = downloaded(prepared, tmp_path / "found")
+    assert_same_bits(found, text / "long", LONG["phases[0].num_steps"])
+    assert_same_metrics(found, text / "long")
 
 
 def saved(bucket):
