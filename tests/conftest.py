@@ -2,11 +2,14 @@
 
 import contextlib
 import ctypes
+import fcntl
 import importlib.metadata
 import importlib.util
 import io
+import itertools
 import os
 import pathlib
+import shutil
 import signal
 import tempfile
 
@@ -53,7 +56,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # fails the same way every time; .ci/run (FUZZ=full) draws many random ones.
 hypothesis.settings.register_profile(
     "few",
-    max_examples=10,
+    max_examples=5,
     derandomize=True,
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
@@ -62,7 +65,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "full",
     hypothesis.settings.get_profile("few"),
-    max_examples=120,
+    max_examples=60,
     derandomize=False,
     print_blob=True,
 )
@@ -70,7 +73,12 @@ hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
 # Files that take minutes start first, so that the end of a test run is not idle.
-LONGEST = ("test_bucket", "test_kills", "test_step", "test_resume_matrix", "test_local")
+LONGEST = """
+    test_bucket test_interruption test_benchmarks test_resume_matrix test_local
+    test_finetune test_build test_tuning_parity test_step test_notebook test_ray_workers
+    test_check test_hlo test_pipeline test_divergence test_parity test_probes
+    test_fuzzed_corpus test_kills test_speedrun test_full_disk test_minilm test_manager
+""".split()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -183,13 +191,16 @@ def first_mesh():
 
 
 @pytest.fixture(autouse=True)
-def one_device_mesh():
+def one_device_mesh(first_mesh):
     """Sets the mesh of one device again after a test that has set another.
 
     It is set after the test because fixtures of the next file run before this one.
     """
     yield
-    use_mesh(1, 1, 1)
+    jax.set_mesh(first_mesh)
+
+
+NUM_TESTS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -198,11 +209,14 @@ def few_compiled_programs():
 
     JAX keeps each, with some tens of memory mappings and, in these tests, half a
     megabyte for each mapping: 11 GB for 20,000. Linux allows a process 65,530, and
-    XLA's compiler crashes with a segmentation fault when there are none left.
+    XLA's compiler crashes with a segmentation fault when there are none left. They are
+    counted after every eighth test, since that takes as long as a quick test.
     """
     yield
     mappings = pathlib.Path("/proc/self/maps")
-    if mappings.exists() and mappings.read_bytes().count(b"\n") > 6_000:
+    if next(NUM_TESTS) % 8 or not mappings.exists():
+        return
+    if mappings.read_bytes().count(b"\n") > 6_000:
         jax.clear_caches()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc
             trim(0)  # the freed memory would otherwise stay with the process
@@ -236,17 +250,29 @@ TRAINED = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """A directory with a text, its corpus, a run of TRAINED, and its stdout."""
-    directory = tmp_path_factory.mktemp("trained")
-    write_text(directory / "documents.txt")
+def trained():
+    """A directory with a text, its corpus, a run of TRAINED, and its stdout.
+
+    The processes of a test run share it.
+    """
+    directory = pathlib.Path(os.environ["HOME"], "trained")
+    with open(f"{directory}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "stdout").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            write_text(directory / "documents.txt")
+            train(directory)
+    return directory
+
+
+def train(directory: pathlib.Path) -> None:
     arguments = small_run(directory, **TRAINED)
     stdout = run_well("bert_jax.prepare", *arguments)
     assert "documents" in stdout and str(directory / "corpus") in stdout
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
     assert "tokenizer: training" not in stdout
     (directory / "stdout").write_text(stdout)
-    return directory
 
 
 @pytest.fixture

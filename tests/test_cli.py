@@ -10,7 +10,6 @@ import pytest
 import bert_jax
 from bert_jax import cli, errors
 from tests.commands import run, run_code, run_well, start
-from tests.conftest import slow
 
 
 @pytest.mark.parametrize(
@@ -26,10 +25,6 @@ from tests.conftest import slow
             ["configs/tiny.py"],
             "unexpected argument 'configs/tiny.py'; write --config=configs/tiny.py",
         ),
-        (
-            ["--config=configs/tiny.py", "--steps=100"],
-            "--steps is not a flag; the nearest is --config.phases[0].num_steps",
-        ),
         (["--config=finetune/glue:rte"], "--config is a fine-tuning config"),
         (
             ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
@@ -40,7 +35,6 @@ from tests.conftest import slow
             ["--config=configs/tiny.py", "--workdir=s3://b/r"],
             "checkpoints to disks and",
         ),
-        (["--config=configs/tiny.py", "--workdir=s4://b/r"], "s4:// is not supported"),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
         (
@@ -49,16 +43,13 @@ from tests.conftest import slow
         ),
         (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
         (
-            ["--config=configs/tiny.py", "--config.seed=abc"],
-            "--config.seed=abc is invalid: it must be of type int",
-        ),
-        (
-            ["--config=configs/tiny.py", "--config.optimiser.learning_rat=1"],
-            "the nearest is --config.optimizer.learning_rate",
-        ),
-        (
             ["--config=configs/tiny.py", "--config.guard=5"],
             "for example --config.guard.max_bad_steps",
+        ),
+        (["--config"], "Missing value for flag --config; write --config=VALUE, see"),
+        (
+            ["--config=tiny", "--config.data.corpus_dir=README.md"],
+            "config.data.corpus_dir='README.md' is a file; give a directory",
         ),
     ],
 )
@@ -69,24 +60,24 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
+def test_a_flag_of_a_command_with_an_invalid_value_is_one_line():
+    result = run("bert_jax.prepare", "--workers=0")
+    assert (result.returncode, result.stdout) == (2, "")
+    error = "--workers=0 is invalid: it must be a positive integer"
+    assert error in result.stderr and result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
-    ("content", "arguments", "message"),
+    ("content", "message"),
     [
-        ("x = 1", ["--config", "FILE"], "the file has no function get_config; see"),
-        ("open('/nonesuch')", ["--config", "FILE"], "No such file or directory"),
-        (
-            "def get_config():\n  pass",
-            ["--config=FILE", "--config.seed=3"],
-            "return a ConfigDict",
-        ),
+        ("x = 1", "the file has no function get_config; see"),
+        ("open('/nonesuch')", "No such file or directory"),
+        ("def get_config():\n  pass", "return a ConfigDict"),
     ],
 )
-def test_a_config_file_that_does_not_load_is_one_line(
-    tmp_path, content, arguments, message
-):
-    path = tmp_path / "broken.py"
-    path.write_text(content)
-    result = run("bert_jax.train", *[a.replace("FILE", str(path)) for a in arguments])
+def test_a_config_file_that_does_not_load_is_one_line(tmp_path, content, message):
+    (tmp_path / "broken.py").write_text(content)
+    result = run("bert_jax.train", f"--config={tmp_path}/broken.py", "--config.seed=3")
     assert result.returncode == 2, result.stderr
     assert message in result.stderr and result.stderr.count("\n") == 1
 
@@ -133,25 +124,6 @@ def test_a_file_of_the_user_takes_precedence_over_a_shipped_config(
     assert cli._find("tiny") == cli.SHIPPED / "tiny.py"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--config"], "Missing value for flag --config; write --config=VALUE, see"),
-        (
-            ["--config=tiny", "--config.data.corpus_dir=README.md"],
-            "config.data.corpus_dir='README.md' is a file; give a directory",
-        ),
-        (["--workers=0"], "--workers=0 is invalid: it must be a positive integer"),
-    ],
-)
-def test_a_mistake_of_prepare_is_one_line(arguments, message):
-    pathlib.Path("README.md").touch()
-    result = run("bert_jax.prepare", *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
-    assert result.stdout == ""
-
-
 def test_help_of_finetune_lists_its_own_configs():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "distill, glue" in stdout and "tiny" not in stdout
@@ -166,12 +138,6 @@ def test_a_closed_pipe_ends_help_quietly():
     process.stdout = None
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (errors.EXIT_BROKEN_PIPE, "")
-
-
-def test_help_shows_the_values_and_the_default_of_a_flag():
-    stdout = run_well("bert_jax.export", "--help")
-    assert "  --format: <huggingface|google>: format to write" in stdout
-    assert "(default: 'huggingface')" in stdout
 
 
 @pytest.mark.parametrize(
@@ -202,7 +168,6 @@ def test_overrides_may_precede_the_config_flag(arguments):
     [
         ("ConfigError('config.seed=x is wrong')", 2, "error: config.seed=x is wrong\n"),
         ("KeyError('a bug')", 1, "KeyError: 'a bug'\n"),
-        ("KeyboardInterrupt()", 130, "stopped\n"),
     ],
 )
 def test_an_error_exits_without_waiting_for_other_threads(raised, code, message):
@@ -234,17 +199,16 @@ def test_ctrl_c_during_imports_prints_no_traceback():
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("number", ["SIGINT", slow("SIGALRM")])
-def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
+def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector():
     """Python prints and drops an exception raised in such a callback; JAX has one."""
-    program = f"""if True:
+    program = """if True:
         import gc, os, signal, time
         from bert_jax import cli
         def main():
             asked = []
             def callback(phase, info):
                 if not asked:
-                    asked.append(os.kill(os.getpid(), signal.{number}))
+                    asked.append(os.kill(os.getpid(), signal.SIGINT))
             gc.callbacks.append(callback)
             gc.collect()
             assert asked

@@ -118,9 +118,8 @@ def test_every_row_of_faithfulness_names_a_test_that_exists():
         names = re.findall(r"`(tests/\S+\.py)::(\w+)`", row)
         assert names, row
         for path, name in names:
-            tree = ast.parse((ROOT / path).read_text())
-            there = [x.name for x in tree.body if isinstance(x, ast.FunctionDef)]
-            assert name in there and name.startswith("test_"), f"{path}::{name}"
+            text = (ROOT / path).read_text()
+            assert f"\ndef {name}(" in text and name.startswith("test_"), name
 
 
 def test_readme_is_short():
@@ -197,21 +196,6 @@ def test_the_generated_parts_of_a_page_are_up_to_date(name):
     (path,) = (path for path in PAGES if path.name == page)
     for file, text in hook.generated([path]).items():
         assert file.read_text() == text, f"{file}: run python docs/generate.py"
-
-
-def test_the_config_reference_has_every_key_with_its_comment_and_value():
-    hook = generate()
-    text = hook.pretraining_keys()
-    keys = hook.flat(config_of("configs/base.py"))
-    assert len(re.findall(r"^\| `", text, re.M)) == len(
-        {re.sub(r"phases\[\d\]", "phases[i]", key) for key in keys}
-    )
-    assert (
-        "| `learning_rate` | float, above 0 | peak, at the end of the warmup |" in text
-    )
-    assert "900,000, then 100,000" in text
-    task = hook.finetuning_keys()
-    assert "`null_threshold`" in task and "`max_label`" in task
 
 
 def test_the_pages_of_results_have_every_case():

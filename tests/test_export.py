@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import shutil
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -16,6 +18,18 @@ from bert_jax.model import parameters
 from tests.commands import run, run_well
 from tests.conftest import slow
 from tests.interop.test_huggingface_write import LINES
+
+
+@pytest.fixture(scope="module")
+def newest(trained):
+    return run_lib.open_run(str(trained / "run"), None)
+
+
+@pytest.fixture
+def opened(newest):
+    """The newest checkpoint, on its mesh."""
+    jax.set_mesh(newest.mesh)
+    return newest
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +89,7 @@ def test_every_file_except_the_card_has_a_digest(trained, tmp_path):
         slow(google_tf1, "bfloat16"),
     ],
 )
-def test_an_export_is_read_back_in_its_dtype(trained, tmp_path, format_, dtype):
-    opened = run_lib.open_run(str(trained / "run"), None)
+def test_an_export_is_read_back_in_its_dtype(opened, tmp_path, format_, dtype):
     tokenizer = opened.corpus.tokenizer
     format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
     export.read_back(tmp_path, opened, dtype)
@@ -85,21 +98,19 @@ def test_an_export_is_read_back_in_its_dtype(trained, tmp_path, format_, dtype):
             export.read_back(tmp_path, opened, "float32")
 
 
-def test_a_changed_weight_is_an_error(trained, tmp_path):
+def test_a_changed_weight_is_an_error(opened, exported, tmp_path):
     """A weight may change on its way to the disk."""
-    opened = run_lib.open_run(str(trained / "run"), None)
-    tokenizer = opened.corpus.tokenizer
-    huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
+    shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 0x40
     path.write_bytes(content)
+    (tmp_path / "SHA256SUMS").unlink()
     with pytest.raises(export.ExportError, match="differs from the run's weights"):
         export.read_back(tmp_path, opened, "float32")
 
 
-def test_a_diverged_run_is_an_error(trained, tmp_path, monkeypatch):
-    opened = run_lib.open_run(str(trained / "run"), None)
+def test_a_diverged_run_is_an_error(opened, tmp_path, monkeypatch):
     bias = np.full(2, np.nan, np.float32)
     params = parameters.place(opened.params, {"next_sentence.bias": bias})
     diverged = dataclasses.replace(opened, params=params)
@@ -149,9 +160,8 @@ def test_an_output_that_cannot_be_created_is_an_error(trained):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_transformers_classes_load_the_export(trained, exported, tmp_path, dtype):
+def test_transformers_classes_load_the_export(opened, exported, tmp_path, dtype):
     transformers = pytest.importorskip("transformers")
-    opened = run_lib.open_run(str(trained / "run"), None)
     ours, directory = opened.corpus.tokenizer, exported
     if dtype == "bfloat16":
         directory = tmp_path

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax import extract
 from bert_jax.interop import huggingface_write
 from tests.commands import run_well
 from tests.finetuning import tuned
@@ -51,21 +50,3 @@ def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):
     assert tokens == [token for row in rows for token in row["tokens"]]
     assert arrays["starts"].tolist() == [s for row in rows for s in row["starts"]]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz"]
-
-
-@pytest.mark.slow
-def test_pooled_features_are_one_vector_per_text(directory, tmp_path):
-    flags = {"pooling": "mean", "layers": "sum_all", "max_length": 8}
-    run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz", **flags))
-    assert np.load(tmp_path / "a.npz")["features"].shape == (4, 32)
-    run_well("bert_jax.extract", *command(directory, tmp_path / "a.jsonl", **flags))
-    (row, *_) = [json.loads(line) for line in (tmp_path / "a.jsonl").open()]
-    assert set(row) == {"text", "features"} and len(row["features"]) == 32
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.npz"])
-def test_a_failed_command_leaves_no_file(name, tmp_path):
-    with pytest.raises(RuntimeError):
-        with extract.writing(tmp_path / name, ()):
-            raise RuntimeError
-    assert not list(tmp_path.iterdir())

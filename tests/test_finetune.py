@@ -4,10 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -22,7 +18,7 @@ from bert_jax.finetuning import setup as setup_lib
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
-from tests.commands import ENV, run, run_well
+from tests.commands import run, run_well
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
@@ -35,7 +31,7 @@ from tests.models import (
 )
 
 STUDENT = "--config.num_layers=1"
-SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")
+SWEEP = ("--sweep", "--seeds=0", "--config.recipe.learning_rates=(3e-3, 1e-3)")
 
 
 def command(directory, *rest, **more):
@@ -51,7 +47,7 @@ def command(directory, *rest, **more):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep of two learning rates and two seeds: its directory and its output."""
+    """A sweep of two learning rates: its directory and its output."""
     directory = tmp_path_factory.mktemp("swept")
     (directory / "source").mkdir()
     export_to(directory / "source")
@@ -60,10 +56,10 @@ def swept(tmp_path_factory):
 
 def test_a_sweep_reports_each_run_and_keeps_the_best(swept):
     directory, stdout = swept
-    assert stdout.count("learning rate 0.00") >= 6
-    assert "standard deviation" in stdout and "Best by accuracy" in stdout
+    assert "learning rate 0.003" in stdout and "learning rate 0.001" in stdout
+    assert "Best by accuracy" in stdout
     summary = json.loads((directory / "run" / "results.json").read_text())
-    assert len(summary["runs"]) == 4
+    assert len(summary["runs"]) == 2
     best = max(r["metrics"]["accuracy"] for r in summary["runs"])
     (dev,) = summary["dev"].values()
     assert dev["accuracy"] == best >= 0.8
@@ -79,7 +75,7 @@ def test_the_same_command_repeats_no_complete_run(swept):
     before = model.read_bytes()
     stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
     assert "examples/s" not in stdout and "Best by accuracy" in stdout
-    assert stdout.count("already complete") == 4
+    assert stdout.count("already complete") == 2
     assert "dev.tsv alone has accuracy 0.5" in stdout
     assert model.read_bytes() == before
 
@@ -370,31 +366,3 @@ def test_a_test_set_can_be_predicted_later(swept, tmp_path):
         "against",
         "for",
     ]
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_resumes_bit_identically(swept, tmp_path):
-    """It is killed in the first run, and interrupted in a later one."""
-    directory, _ = swept
-    workdir = tmp_path / "run"
-    arguments = command(directory, *SWEEP, f"--workdir={workdir}")
-    for signal_, seen in ((signal.SIGKILL, "seed0"), (signal.SIGTERM, "seed1")):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bert_jax.finetune", *arguments],
-            env=ENV,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        begun = workdir / "runs" / f"lr0.003_{seen}" / "checkpoints"
-        while process.poll() is None and not list(begun.glob("[0-9]*")):
-            time.sleep(0.02)
-        process.send_signal(signal_)
-        expected = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75}
-        assert process.wait(120) == expected[signal_]
-    run_well("bert_jax.finetune", *arguments)
-    for path in (directory / "run" / "runs").iterdir():
-        again = workdir / "runs" / path.name
-        assert results.read(str(again)) == results.read(str(path))
-    model = "model/model.safetensors"
-    straight = (directory / "run" / model).read_bytes()
-    assert (workdir / model).read_bytes() == straight

@@ -16,7 +16,7 @@ from flax import nnx
 from bert_jax import inference
 from bert_jax.data.sources import embedded
 from bert_jax.inference.model import current_mesh
-from bert_jax.interop import google_tf1, huggingface_write
+from bert_jax.interop import huggingface_write
 from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
 from bert_jax.model import bert as bert_lib
@@ -133,16 +133,6 @@ def test_an_export_has_the_bits_of_the_original(directory, run, tmp_path):
     again = model_lib.read_encoder(str(tmp_path))
     assert again.tokenizer == tokenizer
     assert_same(again.arrays, model_lib.read_encoder(str(directory)).arrays)
-
-
-@pytest.mark.slow
-def test_a_tf1_checkpoint_has_the_bits_of_the_original(directory, run, tmp_path):
-    config, params, tokenizer = run
-    google_tf1.write(tmp_path, params, config, tokenizer)
-    _, weights = initialized_from(tmp_path, tokenizer)
-    assert_same(weights.arrays, parameters.by_name(params))
-    original = model_lib.read_encoder(str(directory)).arrays
-    assert_same({name: weights.arrays[name] for name in original}, original)
 
 
 @pytest.mark.slow

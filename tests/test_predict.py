@@ -1,13 +1,11 @@
 """The predict command: lines in, one JSON object per line out."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from bert_jax import inference
-from tests.commands import ENV, run, run_well
+from tests.commands import run, run_well
 from tests.conftest import slow
 from tests.inference.test_tuned import KIND_INPUTS, write
 
@@ -43,17 +41,7 @@ def test_each_line_has_the_result_of_the_api(kind, tmp_path):
 
 
 def test_the_command_writes_a_file_or_standard_output(tmp_path):
-    write(tmp_path, "classification")
-    (tmp_path / "lines.txt").write_text("w1 w2\nw3\n")
-    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
-    stdout = run_well("bert_jax.predict", *arguments)
-    output = tmp_path / "results.jsonl"
-    assert not run_well("bert_jax.predict", *arguments, f"--output={output}")
-    assert output.read_text() == stdout
-    assert [json.loads(line)["text"] for line in stdout.splitlines()] == ["w1 w2", "w3"]
-
-
-def test_a_model_tuned_on_single_texts_counts_lines_that_look_like_pairs(tmp_path):
+    """A model tuned on single texts counts lines that look like pairs."""
     write(tmp_path, "classification")
     (tmp_path / "decisions.json").write_text('{"num_texts": 1}')
     (tmp_path / "lines.txt").write_text("w1 w2 ||| w3\nw3\n")
@@ -63,6 +51,9 @@ def test_a_model_tuned_on_single_texts_counts_lines_that_look_like_pairs(tmp_pat
     texts = [json.loads(line)["text"] for line in result.stdout.splitlines()]
     assert texts == ["w1 w2 ||| w3", "w3"]
     assert "; 1 lines with ' ||| ', read as single texts" in result.stderr
+    output = tmp_path / "results.jsonl"
+    assert not run_well("bert_jax.predict", *arguments, f"--output={output}")
+    assert output.read_text() == result.stdout
 
 
 @pytest.mark.slow
@@ -92,18 +83,3 @@ def test_truncated_words_are_reported(tmp_path):
     result = run("bert_jax.predict", *arguments)
     assert result.returncode == 0
     assert "; 10 words beyond --max_length, predicted as O" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_closed_pipe_ends_the_command_quietly(tmp_path):
-    write(tmp_path, "classification")
-    (tmp_path / "lines.txt").write_text("w1 w2\n" * 5000)
-    command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path}"]
-    command.append(f"--input={tmp_path / 'lines.txt'}")
-    process = subprocess.Popen(
-        command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(120) == 141
-    assert b"Traceback" not in process.stderr.read()

@@ -4,6 +4,7 @@ import ast
 import csv
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from bert_jax.loading import source as source_lib
 from bert_jax.monitoring import report
 from bert_jax.training import nonfinite
 from tests import one_phase
-from tests.commands import ENV, ROOT, write_text
+from tests.commands import ENV, ROOT, run_well, write_text
 from tests.conftest import slow
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
@@ -140,7 +141,8 @@ def test_a_large_corpus_is_prepared_by_the_command_in_the_error(tmp_path, monkey
     monkeypatch.setattr(build, "SMALL_BYTES", 0)
     with pytest.raises(errors.ConfigError) as error:
         build.find_corpus(from_config_dict(config))
-    run_printed(str(error.value), tmp_path)
+    (command,) = re.findall(r"python -m (bert_jax\.[^\n]*)", str(error.value))
+    run_well(*shlex.split(command))
     assert (tmp_path / "corpus" / "manifest.json").is_file()
 
 

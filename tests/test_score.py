@@ -33,18 +33,3 @@ def test_the_output_has_a_line_for_each_text_in_order(directory, tmp_path):
         assert row["score"] == pytest.approx(score, abs=1e-4)
     assert "4 texts, 1 of them truncated, 38 tokens in" in stdout
     assert [path.name for path in tmp_path.iterdir()] == ["scores.jsonl"]
-
-
-@pytest.mark.slow
-def test_a_workdir_is_scored(trained, tmp_path):
-    (tmp_path / "lines.txt").write_text("The river follows the stone.\n")
-    run_well(
-        "bert_jax.score",
-        f"--model={trained / 'run'}",
-        f"--input={tmp_path / 'lines.txt'}",
-        f"--output={tmp_path / 'scores.jsonl'}",
-        "--max_length=32",
-        devices=2,
-    )
-    (row,) = [json.loads(line) for line in (tmp_path / "scores.jsonl").open()]
-    assert row["num_tokens"] > 5 and row["score"] < -1

@@ -23,21 +23,6 @@ def changed(key, value):
 
 
 @pytest.mark.parametrize(
-    "key, value",
-    [
-        ("optimizer.learning_rate", 1e-3),
-        ("data.masked_lm_prob", 0.3),
-        ("data.corpus_dir", "elsewhere"),
-        ("eval.every_steps", 7),
-        ("model.num_hidden_layers", 4),
-        ("seed", 1),
-    ],
-)
-def test_an_entry_may_change_the_recipe(key, value):
-    speedrun_tracks.check_rules(changed(key, value), CPU)
-
-
-@pytest.mark.parametrize(
     "key, value, message",
     [
         ("tokenizer.vocab_size", 400, "use 4000, as in bert_jax.configs.tiny"),
@@ -55,44 +40,14 @@ def test_an_entry_keeps_the_text_and_the_evaluation(key, value, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "key, value", [("sequence_length", 32), ("max_predictions", 9)]
-)
-def test_the_last_phase_has_the_rows_of_the_evaluation(key, value):
-    config = changed("seed", 0)
-    last = dataclasses.replace(config.phases[-1], **{key: value})
-    config = dataclasses.replace(config, phases=(config.phases[0], last))
-    with pytest.raises(ConfigError, match=f"{key}={value}.* with 64 and at least 10"):
-        speedrun_tracks.check_rules(config, CPU)
-
-
-def test_the_modern_recipe_enters_the_gpu_track_with_longer_rows_last():
-    """Its phases are of 128 and 512 tokens; an entry needs 128 in the last one."""
+def test_an_entry_may_change_the_recipe_but_not_the_rows_of_the_last_phase():
+    """Those of the modern recipe are of 128 and 512 tokens; the track has 128."""
     config = config_lib.from_config_dict(base_modern.get_config())
     gpu = speedrun_tracks.TRACKS["gpu"]
     with pytest.raises(ConfigError, match="sequence_length=512"):
         speedrun_tracks.check_rules(config, gpu)
     short = dataclasses.replace(config, phases=config.phases[:1])
     speedrun_tracks.check_rules(short, gpu)
-
-
-PROGRAM = """
-import runpy, sys
-from benchmarks import speedrun_tracks
-speedrun_tracks.TRACKS["cpu"] = speedrun_tracks.Track("small", {nats}, 32, 20)
-runpy.run_module("benchmarks.speedrun", run_name="__main__")
-"""
-
-
-def speedrun(directory, nats, *arguments):
-    """Runs the benchmark in a track whose target is `nats` below the entropy."""
-    (directory / "enter.py").write_text(PROGRAM.format(nats=nats))
-    given = [
-        *(f"--config={directory / 'small.py'}", f"--workdir={directory / 'work'}"),
-        f"--logs={directory / 'logs'}",
-    ]
-    path = os.pathsep.join([str(ROOT), str(directory)])
-    return run_anew("enter", *given, *arguments, PYTHONPATH=path)
 
 
 @pytest.fixture
@@ -113,10 +68,23 @@ def small(tmp_path):
     return tmp_path
 
 
+# A track whose target is above the entropy, which a run reaches within 60 steps.
+PROGRAM = """
+import runpy, sys
+from benchmarks import speedrun_tracks
+speedrun_tracks.TRACKS["cpu"] = speedrun_tracks.Track("small", -0.3, 32, 20)
+runpy.run_module("benchmarks.speedrun", run_name="__main__")
+"""
+
+
 @pytest.mark.slow
 def test_a_run_ends_at_the_target_and_its_row_is_verified(small):
-    arguments = ("--change=a change", "--seeds=1")
-    result = speedrun(small, -0.3, *arguments)  # reached within 60 steps
+    (small / "enter.py").write_text(PROGRAM)
+    result = run_anew(
+        *("enter", f"--config={small / 'small.py'}", f"--workdir={small / 'work'}"),
+        *(f"--logs={small / 'logs'}", "--change=a change", "--seeds=1"),
+        PYTHONPATH=os.pathsep.join([str(ROOT), str(small)]),
+    )
     assert result.returncode == 0, result.stderr
     row = json.loads(result.stdout)
     assert row["case"] == "a change" and row["repeats"] == 1 and row["value"] > 0
@@ -127,23 +95,6 @@ def test_a_run_ends_at_the_target_and_its_row_is_verified(small):
     assert log[0] == "a change" and json.loads(log[1])["seed"] == 12345
     assert json.loads(log[2])["masked_lm_loss"] <= row["target"] + 5e-4
     assert f"masked LM {json.loads(log[2])['masked_lm_loss']:.4f}" in log[-1]
-
-    # The results of the seed are read; only another one would be trained.
-    again = speedrun(small, -0.3, *arguments)
-    assert json.loads(again.stdout) == row and "held out" not in again.stderr
-
-
-@pytest.mark.slow
-def test_a_run_that_ends_above_the_target_is_an_error(small):
-    steps = "--config.phases[0].num_steps=20"
-    result = speedrun(small, 5.0, "--change=a change", "--seeds=2", steps)
-    assert result.returncode == 2 and not result.stdout
-    assert "above the target" in result.stderr.splitlines()[-1]
-
-
-def test_a_change_must_be_named(small):
-    result = speedrun(small, 0)
-    assert result.returncode == 2 and "--change is missing" in result.stderr
 
 
 def test_two_entries_of_one_config_and_day_have_two_logs():

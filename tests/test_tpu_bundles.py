@@ -1,12 +1,9 @@
 """Reading of libtpu's final schedules, one written by hand and a real one."""
 
-import argparse
-
 import pytest
 
-from benchmarks import tpu_bundles, tpu_schedule
+from benchmarks import tpu_bundles
 from bert_jax.distributed import chips
-from bert_jax.errors import ConfigError
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.commands import run_anew
 
@@ -66,55 +63,8 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
     assert larger.cycles == 40.0
 
 
-def test_equal_operations_have_the_bundles_of_the_one_that_was_written(tmp_path):
-    twin = """\
-%other (b: bf16[8,128]) -> bf16[8,128] {
-  %b = bf16[8,128]{1,0} parameter(0)
-  ROOT %dot.2 = bf16[8,128]{1,0} dot(%b, %b), metadata={op_name="jit(step)/layer_2/dot"}
-}
-
-ENTRY %main (p: bf16[8,128]) -> bf16[8,128] {
-"""
-    lines = """\
-  %fusion.2 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%p, %fetched), kind=kOutput, \
-calls=%other, backend_config={"estimated_cycles":"7"}
-  %slower.3 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%fetched, %fetched), \
-kind=kOutput, calls=%other, backend_config={"estimated_cycles":"8"}
-"""
-    entry = HLO[HLO.index("ENTRY") : HLO.index("  %p = ")]
-    text = HLO.replace(entry, twin).replace(
-        "  ROOT %kernel.1", lines + "  ROOT %kernel.1"
-    )
-    for name in ("fusion.1", "kernel.1"):
-        (tmp_path / f"123-{name}-01-final_bundles.txt").write_text(BUNDLES)
-    chip = chips.chip_of("TPU v5 lite")
-    found = tpu_bundles.operations(CompiledProgram(text), str(tmp_path), chip)
-    assert {each.name: each.bundle_cycles for each in found} == {
-        "fusion.1": 33,
-        "fusion.2": 33,
-        "slower.3": None,  # its operands are in another memory
-        "kernel.1": 33,
-    }
-
-
-def test_missing_schedules_are_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="wrote no schedules"):
-        chip = chips.chip_of("TPU v5 lite")
-        tpu_bundles.operations(CompiledProgram(HLO), str(tmp_path), chip)
-
-
 @pytest.mark.slow
 def test_a_topology_that_is_not_a_tpus_is_one_line():
     found = run_anew("benchmarks.tpu_schedule", "--topology=local")
     assert found.returncode == 2 and "--topology=local" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-def test_the_case_of_a_step_names_fewer_layers_and_the_compilers_flags():
-    args = argparse.Namespace(
-        size="base", batch=64, length=128, packed=False, dropout=0.1, layers=None
-    )
-    assert tpu_schedule.case_of(args, "") == "base 64x128 dropout 0.1"
-    args.layers, args.packed = 2, True
-    case = "base 64x128 packed dropout 0.1 2 layers --a=1 --b=2"
-    assert tpu_schedule.case_of(args, " --a=1  --b=2") == case

@@ -5,7 +5,6 @@ Skipped without torch and transformers, see requirements-parity.txt.
 
 import json
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,18 +54,6 @@ def test_losses_of_a_trained_model_equal_those_of_transformers(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     assert rounded != theirs
     np.testing.assert_allclose(rounded, theirs, rtol=0, atol=1e-4)
-
-
-def test_a_subset_has_the_rows_of_the_training_set(tmp_path):
-    setup = make_setup(tmp_path, "classification")
-    whole = setup.datasets.train.features
-    part: Any = tuning_parity.with_subset(setup, 10).datasets.train.features
-    assert len(part) == len(set(part.rows_N.tolist())) == 10
-    assert part.num_tokens().tolist() == whole.num_tokens()[part.rows_N].tolist()
-    rows = np.array([3, 0])
-    expected = whole.batch(part.rows_N[rows])
-    for name, array in part.batch(rows).items():
-        np.testing.assert_array_equal(array, expected[name])
 
 
 def test_held_out_data_is_not_in_the_training_set(tmp_path):

@@ -20,6 +20,8 @@ import bert_jax
 
 def import_libraries() -> None:
     """Imports what most commands import, TensorFlow included, which takes seconds."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401
     import orbax.checkpoint  # noqa: F401
 
     from bert_jax import cli, inference  # noqa: F401

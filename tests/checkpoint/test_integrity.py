@@ -51,13 +51,6 @@ def test_recover_finds_the_newest_valid_one_and_moves_corrupt_ones(tmp_path, cap
     assert sorted(p.name for p in moved_to.iterdir()) == ["20", "20-2", "30"]
 
 
-def test_recover_prints_nothing_if_all_are_valid(tmp_path, capsys):
-    assert integrity.recover(str(tmp_path)) == 0
-    make(tmp_path, 10, 20)
-    assert integrity.recover(str(tmp_path)) == 20
-    assert not capsys.readouterr().out
-
-
 def test_a_run_does_not_start_over_if_all_are_corrupt(tmp_path):
     make(tmp_path, 10, 20)
     corrupt(tmp_path, 10)

@@ -66,7 +66,6 @@ def test_a_checkpoint_that_a_run_deletes_meanwhile_is_skipped(
     ("arguments", "message"),
     [
         ([], "list or verify, not nothing"),
-        (["repair", "--workdir=x"], "list or verify, not repair"),
         (["list"], "--workdir is missing"),
         (["list", "runs/x"], "unexpected argument 'runs/x'; write --workdir=runs/x"),
         (["list", "--workdir=/nowhere"], "--workdir=/nowhere has no checkpoint"),

@@ -8,7 +8,6 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors
-from bert_jax.configs import tiny
 from tests.conftest import make_config
 
 
@@ -45,12 +44,10 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
     ("changes", "message"),
     [
         ({"model__hidden_size": 30}, r"hidden_size=30 .*num_attention_heads=4"),
-        ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
         (
             {"checkpoint__keep_best": 1, "data__validation_fraction": 0.0},
             "keep_best=1 needs held-out documents",
         ),
-        ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
         (
             {"tokenizer__kind": "sentencepiece_bpe", "data__word_segmented": True},
             r"word_segmented=True is for WordPiece",
@@ -61,15 +58,10 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
             r"max_document_bytes=65536 must be at least max_line_bytes=1048576",
         ),
         (
-            {"data__sources": ()},
-            r"data\.sources=\(\) has length 0; the length must be at least 1",
-        ),
-        (
             {"data__source_weights": (1.0, 2.0)},
             r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
         ),
         ({"data__source_weights": (math.inf,)}, r"source_weights\[0\] is inf.* finite"),
-        ({"optimizer__learning_rate": math.nan}, r"learning_rate is nan.* finite"),
         (
             {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
             r"warmup_steps=20 must be below the 20 steps of the schedule",
@@ -101,15 +93,12 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
         ({"mesh__data": 0}, r"config\.mesh .*at least 1, or -1"),
         ({"mesh__fsdp": -1}, r"config\.mesh .*at most one"),
         ({"model__type_vocab_size": 1}, r"type_vocab_size=1"),
-        ({"seed": -1}, r"seed=-1"),
         ({"seed": 2**63}, r"at least 0 and below 9223372036854775808"),
         ({"phase": {"sequence_length": 64}}, r"max_position_embeddings=32"),
-        ({"phase": {"sequence_length": 4}}, r"sequence_length=4 must be at least 8"),
         (
             {"phase": {"max_sequences_per_row": 8}},
             r"max_predictions=4 .*max_sequences_per_row=8 pairs; try 6$",
         ),
-        ({"phase": {"max_sequences_per_row": 33}}, "must be at least 1 and at most 32"),
         (
             {"data__mask_random_prob": 0.3},
             r"mask_random_prob.*\(0\.8, 0\.3\) must have a sum of at most 1",
@@ -121,23 +110,11 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
         ),
         ({"profile": (5,)}, r"profile=\(5,\) must be \(first step, number of steps\)"),
         ({"profile": (18, 4)}, r"profile=\(18, 4\) must be .* the 20 steps of the run"),
-        ({"profile": (0, 4)}, r"profile\[0\]=0 must be at least 1"),
     ],
 )
 def test_contradiction_errors_have_key_value_and_remedy(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
         make_config(**changes)
-
-
-def test_a_profile_may_end_at_the_last_step():
-    assert make_config(profile=(17, 4)).profile == (17, 4)
-
-
-def test_config_without_phases_is_rejected():
-    config = tiny.get_config()
-    config.phases = ()
-    with pytest.raises(errors.ConfigError, match="phases=.* length must be at least 1"):
-        config_lib.from_config_dict(config)
 
 
 def test_integers_are_accepted_as_floats():

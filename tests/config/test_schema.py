@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 from bert_jax import cli, errors
 from bert_jax import config as config_lib
-from bert_jax.configs import base, base_modern, large, large_packed, sizes
+from bert_jax.configs import base, base_modern, large, sizes
 from tests.conftest import make_config
 
 
@@ -131,16 +130,3 @@ def test_sizes_equal_the_released_models(size, expected):
 def test_invalid_size_is_rejected(size):
     with pytest.raises(errors.ConfigError, match="give LAYERS,HIDDEN|multiple of"):
         sizes.get_config(size)
-
-
-def test_only_the_last_phase_of_large_packed_is_packed():
-    faithful, packed = (
-        json.loads(config_lib.from_config_dict(m.get_config()).to_json())
-        for m in (large, large_packed)
-    )
-    assert packed["phases"][1]["max_sequences_per_row"] > 1
-    packed["phases"][1] |= {
-        key: faithful["phases"][1][key]
-        for key in ("num_steps", "max_sequences_per_row")
-    }
-    assert packed == faithful

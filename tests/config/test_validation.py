@@ -15,7 +15,6 @@ from bert_jax.config.validation import (
     Length,
     Positive,
     Probability,
-    Range,
     build,
     complete,
 )
@@ -77,22 +76,6 @@ def test_valid_values_are_built():
     assert build(Probability, 1, "x") == 1.0
     assert build(Shape, {"kind": "disk", "radius": 2}, "x") == Circle("disk", 2)
     assert build(tuple[Count, ...], [1, 2], "x") == (1, 2)
-
-
-@pytest.mark.parametrize(
-    ("limit", "words"),
-    [
-        (
-            Range(min=0, below=2**63),
-            "at least 0 and below 9223372036854775808",
-        ),
-        (Length(min=1), "at least 1"),
-        (Length(min=2, max=2), "2"),
-        (Length(min=1, max=2), "1 to 2"),
-    ],
-)
-def test_limits_have_words(limit, words):
-    assert str(limit) == words
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,26 +4,11 @@ import dataclasses
 
 import pytest
 
-from bert_jax.config import multiples_around
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config, use_mesh
 
 CONFIG = make_config(model__hidden_size=36, model__num_attention_heads=6)
-
-
-def test_batch_that_does_not_divide():
-    mesh = use_mesh(2, 2, 1)
-    mesh_lib.check_batch("config.x", 24, 3, mesh)
-    with pytest.raises(ConfigError, match=r"config.x=20 must be .* = 12; try 12 or 24"):
-        mesh_lib.check_batch("config.x", 20, 3, mesh)
-    with pytest.raises(ConfigError, match=r"config.x=5 must be .* = 12; try 12$"):
-        mesh_lib.check_batch("config.x", 5, 3, mesh)
-
-
-def test_multiples_around():
-    assert multiples_around(32, 64) == "64"
-    assert multiples_around(100, 64) == "64 or 128"
 
 
 def suggested(error: ConfigError) -> list[int]:

@@ -46,50 +46,61 @@ def test_a_single_process_survives_a_suspension():
     assert (process.returncode, stdout) == (0, "resumed\n"), stderr
 
 
-def test_processes_agree_and_only_process_0_prints(tmp_path):
-    program = f"""
-        from pathlib import Path
-        {JOIN}
-        seen = Path("{tmp_path}") / "order"
-        def write():
-            with seen.open("a") as file:
-                file.write(str(me))
-            return me
-        assert multihost.agree("number", lambda: f"of {{me}}") == "of 0"
-        assert multihost.any_process(me == 1) and not multihost.any_process(False)
-        assert multihost.from_process_0(me == 0)
-        assert not multihost.from_process_0(me == 1)
-        plan = multihost.from_process_0((7 + me, 0.25 * (me + 1), 2**31 - 1 - me))
-        assert plan == (7, 0.25, 2**31 - 1) and type(plan[1]) is float
-        assert multihost.first_then_others("writing", write) == me
-        multihost.barrier("written")
-        assert seen.read_text() == "01"
-        multihost.make_shared("workdir", "{tmp_path}/run/deep")
-        print("process", me)
-        print("to stderr", me, file=sys.stderr)
-    """
-    ((first, second),) = run_pairs([program])
+AGREE = f"""
+    from pathlib import Path
+    {JOIN}
+    seen = Path("DIRECTORY") / "order"
+    def write():
+        with seen.open("a") as file:
+            file.write(str(me))
+        return me
+    assert multihost.agree("number", lambda: f"of {{me}}") == "of 0"
+    assert multihost.any_process(me == 1) and not multihost.any_process(False)
+    assert multihost.from_process_0(me == 0)
+    assert not multihost.from_process_0(me == 1)
+    plan = multihost.from_process_0((7 + me, 0.25 * (me + 1), 2**31 - 1 - me))
+    assert plan == (7, 0.25, 2**31 - 1) and type(plan[1]) is float
+    assert multihost.first_then_others("writing", write) == me
+    multihost.barrier("written")
+    assert seen.read_text() == "01"
+    multihost.make_shared("workdir", "DIRECTORY/run/deep")
+    print("process", me)
+    print("to stderr", me, file=sys.stderr)
+"""
+# What two processes that differ do -> the error.
+DIFFER = {
+    f"""
+    multihost.SHARED_SECS = 2
+    {JOIN}
+    multihost.make_shared("workdir", f"DIRECTORY/host{{me}}")
+    """: "--workdir=DIRECTORY/host1 of process 1 is not that of process 0; use",
+    f"""
+    {JOIN}
+    multihost.check_same("digest", f"digest {{me}}", "corpora differ")
+    multihost.barrier("never")
+    """: "corpora differ (process 1: digest 1, process 0: digest 0)",
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The directory of the programs, and their ends."""
+    directory = tmp_path_factory.mktemp("shared")
+    programs = [x.replace("DIRECTORY", str(directory)) for x in (AGREE, *DIFFER)]
+    return directory, run_pairs(programs)
+
+
+def test_processes_agree_and_only_process_0_prints(ended):
+    directory, ((first, second), *_) = ended
     assert (first.code, second.code) == (0, 0), (first.stderr, second.stderr)
     assert first.stdout.endswith("process 0\n") and not second.stdout
     assert "to stderr 0" in first.stderr and "to stderr 1" in second.stderr
 
 
-def test_processes_that_differ_exit_with_both_values(tmp_path):
-    shared = f"""
-        multihost.SHARED_SECS = 2
-        {JOIN}
-        multihost.make_shared("workdir", f"{tmp_path}/host{{me}}")
-    """
-    same = f"""
-        {JOIN}
-        multihost.check_same("digest", f"digest {{me}}", "corpora differ")
-        multihost.barrier("never")
-    """
-    errors = (
-        f"--workdir={tmp_path}/host1 of process 1 is not that of process 0; use",
-        "corpora differ (process 1: digest 1, process 0: digest 0)",
-    )
-    for pair, error in zip(run_pairs([shared, same]), errors, strict=True):
+def test_processes_that_differ_exit_with_both_values(ended):
+    directory, (_, *pairs) = ended
+    for pair, error in zip(pairs, DIFFER.values(), strict=True):
+        error = error.replace("DIRECTORY", str(directory))
         assert [process.code for process in pair] == [2, 2]
         assert f"error: process 1: {error}" in pair[0].stderr
         assert f"error: {error}" in pair[1].stderr

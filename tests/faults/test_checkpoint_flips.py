@@ -19,7 +19,7 @@ from tests.conftest import make_config, use_mesh
 from tests.runs import assert_same_bits, exact_lines
 
 pytestmark = pytest.mark.slow
-NUM_FLIPS = 300
+NUM_FLIPS = 120
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.commands import ENV, run, run_well, small_run, write_text
+from tests.commands import ENV, run, small_run, write_text
 
 pytestmark = pytest.mark.slow
 # In a new namespace, any user may mount a small disk.
@@ -70,15 +70,13 @@ try bert_jax.prepare "$@" --config.data.corpus_dir="$disk/corpus"
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting a small disk is not allowed here")
-def test_prepare_and_export_on_a_full_disk_end_with_one_line(tmp_path):
+def test_prepare_and_export_on_a_full_disk_end_with_one_line(trained, tmp_path):
     write_text(tmp_path / "documents.txt", num_documents=2000)
     (tmp_path / "disk").mkdir()
-    arguments = small_run(tmp_path)
-    run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
     command = [*UNSHARE, PREPARE_AND_EXPORT, "", str(tmp_path / "disk"), sys.executable]
-    config = [x for x in arguments if "corpus_dir" not in x]
+    config = [x for x in small_run(tmp_path) if "corpus_dir" not in x]
     result = subprocess.run(
-        [*command, str(tmp_path / "run"), *config],
+        [*command, str(trained / "run"), *config],
         env=ENV,
         capture_output=True,
         text=True,

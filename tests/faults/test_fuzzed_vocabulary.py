@@ -84,11 +84,6 @@ def test_edited_bytes_of_a_model(edits, kind):
     check(edited(content, edits), config, "p.model")
 
 
-@given(st.binary())
-def test_random_bytes_as_a_model(content):
-    check(content, trained("sentencepiece_bpe")[0], "p.model")
-
-
 scores = st.sampled_from([float("nan"), float("inf"), -1e38, 0.0, -3.5])
 
 

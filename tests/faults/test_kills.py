@@ -14,7 +14,7 @@ from tests.runs import assert_same_bits, exact_lines
 
 pytestmark = pytest.mark.slow
 # KILLS=50, with 1,500 steps, passed as well, in 11 minutes.
-NUM_KILLS = int(os.environ.get("KILLS", "6"))
+NUM_KILLS = int(os.environ.get("KILLS", "4"))
 LAST = 30 * NUM_KILLS
 
 
@@ -30,9 +30,7 @@ def arguments(text: pathlib.Path, workdir: pathlib.Path) -> list[str]:
 
 
 def newest(workdir: pathlib.Path) -> int:
-    directory = workdir / "checkpoints"
-    names = [p.name for p in directory.iterdir()] if directory.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=0)
+    return max(integrity.steps(str(workdir)), default=0)
 
 
 def test_kills_change_no_bit(tmp_path):

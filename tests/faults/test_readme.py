@@ -1,6 +1,5 @@
 """Verifies that the tests in README.md exist."""
 
-import ast
 import re
 
 from tests.commands import ROOT
@@ -12,9 +11,8 @@ def test_every_test_that_is_named_exists():
     names = re.findall(r"`(tests/\S+\.py)::(\w+)`", TEXT)
     assert len(names) > 60
     for path, name in names:
-        tree = ast.parse((ROOT / path).read_text())
-        there = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        assert name in there and name.startswith("test_"), f"{path}::{name}"
+        text = (ROOT / path).read_text()
+        assert f"\ndef {name}(" in text and name.startswith("test_"), f"{path}::{name}"
 
 
 def test_all_25_cases_have_a_row():

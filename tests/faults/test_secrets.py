@@ -10,7 +10,7 @@ import typing
 import pytest
 
 from bert_jax.config import ExperimentConfig
-from tests.commands import small_run, start, write_text
+from tests.commands import run, small_run, write_text
 
 CANARY = "canary-5f0e71c2"
 NAMES = (
@@ -71,14 +71,13 @@ def test_no_secret_is_written_or_printed(tmp_path):
     watcher.start()
     try:
         for number, command in enumerate(commands):
-            process = start(*command, **SECRETS)
-            stdout, stderr = process.communicate(timeout=1500)
-            assert process.returncode == (2 if number == 6 else 0), stderr
-            assert CANARY not in stdout + stderr
+            result = run(*command, **SECRETS)
+            assert result.returncode == (2 if number == 6 else 0), result.stderr
+            assert CANARY not in result.stdout + result.stderr
     finally:
         stop.set()
         watcher.join()
-    assert any(b"bert_jax.train" in arguments for arguments in seen)
+    assert any(b"tests.warm" in arguments for arguments in seen)
     assert not [arguments for arguments in seen if CANARY.encode() in arguments]
     written = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert {"config.json", "metrics.jsonl", "manifest.json", "page.html"} <= written

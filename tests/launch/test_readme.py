@@ -1,16 +1,31 @@
-"""The commands of launch/README.md: the output of --dry_run."""
+"""The scripts of launch/ and the commands of its README: the output of --dry_run."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from bert_jax import errors
-from tests.commands import ROOT, run
+from tests.commands import ROOT
 
 README = (ROOT / "launch/README.md").read_text()
+
+
+BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+SHELLCHECK = shutil.which("shellcheck", path=BESIDE_PYTHON)
+
+
+@pytest.mark.skipif(not SHELLCHECK, reason="shellcheck is not installed")
+def test_shellcheck():
+    assert SHELLCHECK
+    scripts = sorted((ROOT / "launch").glob("*.s[hb]*"))
+    result = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
+    assert len(scripts) > 3 and result.returncode == 0, result.stdout
 
 
 def commands(start: str) -> list[list[str]]:
@@ -83,13 +98,6 @@ def test_restart_and_sbatch_print_the_command_of_training():
     script = sbatch[sbatch.index("launch/slurm.sbatch") :]
     printed = dry_run(script).split()
     assert printed[0] == "srun" and printed[-len(script) + 1 :] == script[1:]
-
-
-@pytest.mark.slow
-def test_the_preflight_command_succeeds():
-    (words,) = commands("python -m bert_jax.preflight")
-    result = run(words[2], *words[3:])
-    assert result.returncode == 0, result.stderr
 
 
 def test_the_table_has_every_exit_code():

@@ -1,7 +1,12 @@
-"""The restart loop: exit codes, backoff, crash loops and signals."""
+"""The loops of restart.sh and slurm.sbatch: exit codes, backoff and signals.
+
+For the job, srun and scontrol on PATH are scripts: the first runs the training, the
+second appends its arguments to a file.
+"""
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -12,21 +17,22 @@ from tests.commands import ROOT
 
 # A training that takes one line of `plan` per start: EXIT_CODE [CHECKPOINT].
 TRAIN = r"""#!/usr/bin/env bash
-workdir=${1#--workdir=}
-echo started >>"$workdir/starts"
-read -r code step < <(sed -n "$(wc -l <"$workdir/starts")p" "$workdir/plan")
+workdir=${@: -1}
+workdir=${workdir#--workdir=}
+echo "$@" >>"$PLANS/starts"
+read -r code step < <(sed -n "$(wc -l <"$PLANS/starts")p" "$PLANS/plan")
 [[ -z $step ]] || mkdir -p "$workdir/checkpoints/$step"
 exit "${code:-0}"
 """
-
 # A training that saves and exits with 75 on SIGTERM and SIGINT, after a moment.
 STEADY = r"""#!/usr/bin/env bash
-workdir=${1#--workdir=}
-trap 'sleep 0.3; echo "saved on TERM" >>"$workdir/log"; exit 75' TERM
-trap 'echo "saved on INT" >>"$workdir/log"; exit 75' INT
-echo started >>"$workdir/starts"
+trap 'sleep 0.3; echo "saved on TERM" >>"$PLANS/log"; exit 75' TERM
+trap 'echo "saved on INT" >>"$PLANS/log"; exit 75' INT
+echo started >>"$PLANS/starts"
 while :; do sleep 0.05; done
 """
+SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$PLANS/requeued"\n'
+SBATCH = ROOT / "launch/slurm.sbatch"
 
 
 @pytest.fixture(autouse=True)
@@ -37,19 +43,26 @@ def default_sighup():
     signal.signal(signal.SIGHUP, previous)
 
 
-@pytest.fixture
-def workdir(tmp_path) -> pathlib.Path:
-    directory = tmp_path / "work dir"
-    directory.mkdir()
-    return directory
+@pytest.fixture(autouse=True)
+def plans(tmp_path, monkeypatch) -> pathlib.Path:
+    """The directory of the plan and of what was started; train makes the workdir."""
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    for name, program in (("srun", TRAIN), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(program)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PLANS", str(plans))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return plans
 
 
-def start(workdir, program: str, delay: str = "0.01") -> subprocess.Popen:
-    train = workdir.parent / "train"
+def start(plans, program: str, delay: str = "0.01") -> subprocess.Popen:
+    train = plans.parent / "train"
     train.write_text(program)
     train.chmod(0o755)
     return subprocess.Popen(
-        [ROOT / "launch/restart.sh", train, f"--workdir={workdir}"],
+        [ROOT / "launch/restart.sh", train, f"--workdir={plans.parent}/work dir"],
         env=os.environ | {"BERT_JAX_FIRST_DELAY": delay},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -58,80 +71,95 @@ def start(workdir, program: str, delay: str = "0.01") -> subprocess.Popen:
     )
 
 
-def run_plan(workdir, *plan: str, code: int, delay: str = "0.01") -> tuple[int, str]:
-    """Returns the number of starts and the log; checks the exit code."""
-    (workdir / "plan").write_text("\n".join(plan) + "\n")
-    process = start(workdir, TRAIN, delay)
+def restarted(plans, delay: str = "0.01") -> tuple[int, str]:
+    """Returns the exit code of restart.sh and its log."""
+    process = start(plans, TRAIN, delay)
     log = process.communicate(timeout=60)[1]
-    assert process.returncode == code, log
-    return len((workdir / "starts").read_text().split()), log
+    return process.returncode, log
 
 
-def wait_for_start(workdir: pathlib.Path) -> None:
-    while not (workdir / "starts").exists():
-        time.sleep(0.02)
-    time.sleep(0.2)
+def requeued(plans) -> tuple[int, str]:
+    """Runs the job as Slurm does, again after each requeue; returns its end."""
+    file = plans / "requeued"
+    while True:
+        before = file.read_text() if file.exists() else ""
+        command = ["bash", SBATCH, "--config=tiny", f"--workdir={plans.parent}/work"]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if not file.exists() or (after := file.read_text()) == before:
+            assert "-m bert_jax.train --config=tiny" in (plans / "starts").read_text()
+            return result.returncode, result.stderr
+        assert after == before + "requeue 7\n" and result.returncode == 0
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 77, 78, 137])
-def test_other_codes_end_the_loop(workdir, code):
-    starts, log = run_plan(workdir, str(code), "0", code=code)
-    assert starts == 1 and log == f"restart: exit code {code}\n"
+def num_starts(plans) -> int:
+    return len((plans / "starts").read_text().splitlines())
 
 
-def test_codes_75_and_76_restart(workdir):
-    starts, log = run_plan(workdir, "75 10", "76 20", "0 30", code=0)
-    assert starts == 3
-    assert "newest checkpoint: step 10" in log and "newest checkpoint: step 20" in log
+LOOPS = pytest.mark.parametrize("loop", [restarted, requeued])
 
 
-def test_three_restarts_without_a_newer_checkpoint_exit_with_1(workdir):
-    starts, log = run_plan(workdir, "75 10", "76", "76", "76", "76", "0", code=1)
-    assert starts == 5  # the first wrote a checkpoint, then three restarts
-    assert "exit code 76; no checkpoint newer than step 10 after 3 restarts" in log
+@LOOPS
+@pytest.mark.parametrize(
+    ("code", "starts", "plan"),
+    [
+        *((code, 1, [str(code), "0"]) for code in (0, 1, 2, 77, 78, 137)),
+        (0, 3, ["75 10", "76 20", "0 30"]),
+        (0, 2, ["76", "0"]),  # failed before its workdir was made
+        # The first wrote a checkpoint, then three restarts.
+        (1, 5, ["75 9", "76", "76", "76", "76", "0"]),
+        # A newer checkpoint resets the count.
+        (0, 8, ["76 9", "76", "76", "76 10", "76", "76", "76 100", "0"]),
+        # An unfinished or older one is no progress.
+        (1, 5, ["76 9", "76 20.orbax-checkpoint-tmp-3", "76 8", "76 7", "76 6", "0"]),
+    ],
+)
+def test_codes_75_and_76_restart_while_there_is_progress(
+    plans, loop, code, starts, plan
+):
+    (plans / "plan").write_text("\n".join(plan) + "\n")
+    found, log = loop(plans)
+    assert (found, num_starts(plans)) == (code, starts), log
+    if starts == 5:
+        assert "no checkpoint newer than step 9 after 3 re" in log
 
 
-@pytest.mark.parametrize("steps", [(10, 20, 30), (9, 10, 100)])
-def test_a_newer_checkpoint_resets_the_count(workdir, steps):
-    plan = [line for step in steps for line in (f"76 {step}", "76", "76")] + ["0"]
-    assert run_plan(workdir, *plan, code=0)[0] == len(plan)
-
-
-def test_an_unfinished_or_older_checkpoint_is_no_progress(workdir):
-    plan = ["76 10", "76 20.orbax-checkpoint-tmp-3", "76 9", "76 8", "76 7", "0"]
-    assert run_plan(workdir, *plan, code=1)[0] == 5
-
-
-def test_waits_double_and_are_shortened_by_up_to_half(workdir):
-    _, log = run_plan(workdir, *["76"] * 4, code=1, delay="0.1")
+def test_waits_double_and_are_shortened_by_up_to_half(plans):
+    (plans / "plan").write_text("76\n" * 4)
+    code, log = restarted(plans, "0.1")
+    assert code == 1
     waits = [float(line.split(" in ")[1].split()[0]) for line in log.splitlines()[:3]]
     for wait, longest in zip(waits, (0.1, 0.2, 0.4), strict=True):
         assert longest / 2 <= wait <= longest
 
 
+def wait_for_start(plans: pathlib.Path) -> None:
+    while not (plans / "starts").exists():
+        time.sleep(0.02)
+    time.sleep(0.2)
+
+
 @pytest.mark.parametrize(
     "name, forwarded", [("TERM", "TERM"), ("INT", "INT"), ("HUP", "TERM")]
 )
-def test_a_signal_is_forwarded_and_not_followed_by_a_restart(workdir, name, forwarded):
-    process = start(workdir, STEADY)
-    wait_for_start(workdir)
+def test_a_signal_is_forwarded_and_not_followed_by_a_restart(plans, name, forwarded):
+    process = start(plans, STEADY)
+    wait_for_start(plans)
     process.send_signal(getattr(signal, f"SIG{name}"))
     log = process.communicate(timeout=60)[1]
     assert process.returncode == 75
-    assert (workdir / "log").read_text() == f"saved on {forwarded}\n"
-    assert (workdir / "starts").read_text() == "started\n"
+    assert (plans / "log").read_text() == f"saved on {forwarded}\n"
+    assert num_starts(plans) == 1
     assert f"not restarted after SIG{forwarded}" in log
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_the_wait_ends_the_loop(workdir, sent):
-    (workdir / "plan").write_text("76\n0\n")
-    process = start(workdir, TRAIN, delay="60")
-    wait_for_start(workdir)
+def test_a_signal_during_the_wait_ends_the_loop(plans, sent):
+    (plans / "plan").write_text("76\n0\n")
+    process = start(plans, TRAIN, delay="60")
+    wait_for_start(plans)
     process.send_signal(sent)
     process.communicate(timeout=20)
-    assert process.returncode == 76
-    assert (workdir / "starts").read_text() == "started\n"
+    assert process.returncode == 76 and num_starts(plans) == 1
 
 
 @pytest.mark.parametrize("workdir_flag", [[], ["--workdir=x"]])
@@ -145,3 +173,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(workdir_flag):
     )
     assert result.returncode == 2
     assert named in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_slurm_sends_sigterm_to_the_tasks_before_the_time_limit():
+    options = re.findall("^#SBATCH (.*)$", SBATCH.read_text(), re.MULTILINE)
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append"} <= {*options}

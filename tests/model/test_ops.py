@@ -52,22 +52,6 @@ def test_einsum_float32_equals_einsum_and_its_gradients(
         assert error <= tolerance * np.linalg.norm(y)
 
 
-@pytest.mark.parametrize(
-    ("platform", "lowest"),
-    [("cpu", "bfloat16"), ("gpu", "bfloat16"), ("tpu", "float32")],
-)
-def test_gradient_has_no_float32_factor(monkeypatch, platform, lowest):
-    monkeypatch.setattr(sharding, "platform", lambda: platform)
-    program, _ = gradients(einsum_float32, *arrays("bfloat16"))
-    kinds = {
-        str(factor.aval.dtype)
-        for eqn in program.eqns
-        if eqn.primitive.name == "dot_general"
-        for factor in eqn.invars
-    }
-    assert kinds == {"bfloat16", lowest}
-
-
 def test_gpu_gradient_is_summed_over_devices_in_float32(monkeypatch):
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     use_mesh(8, 1, 1)

@@ -98,19 +98,6 @@ def test_a_step_of_the_time_of_day_counts_in_no_part(advance, monkeypatch, jump)
     assert seconds_of(found.line()) == expected
 
 
-def test_the_last_line_counts_although_its_time_of_day_is_earlier(advance):
-    now = goodput.time.time()
-    lines = [line(10, now + 9999, steps=10.0), line(20, now - 50, steps=18.0)]
-    found = goodput.Goodput(lines, 20, began=goodput.clock())
-    assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 50.0}
-
-
-def test_lines_whose_times_are_not_finite_are_ignored(advance):
-    lines = [line(10, goodput.time.time(), steps=10.0, data=float("nan"))]
-    found = goodput.Goodput(lines, 10, began=goodput.clock())
-    assert seconds_of(found.line()) == NOTHING
-
-
 def test_no_duration_is_a_difference_of_times_of_day():
     package = pathlib.Path(goodput.__file__).parent.parent
     uses = {

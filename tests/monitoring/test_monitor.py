@@ -33,11 +33,9 @@ def advance(monkeypatch):
     return advance
 
 
-def open_monitor(
-    workdir, on_steps=lambda step, metrics: None, first_step=0, startup=None
-):
+def open_monitor(workdir, on_steps=lambda step, metrics: None, first_step=0):
     """Returns a monitor with a log of three steps a line."""
-    monitor = Monitor(startup)
+    monitor = Monitor()
     monitor.open_log(
         str(workdir),
         first_step,
@@ -96,24 +94,6 @@ def test_activities_count_each_second_in_one_part(tmp_path, advance):
     }
 
 
-def test_activities_before_the_first_step_are_stages_of_the_startup(tmp_path, capsys):
-    startup = goodput.Startup()
-    with Monitor(startup).activity("opening devices"):  # there is no log yet
-        pass
-    monitor = open_monitor(tmp_path, startup=startup)
-    for step, _ in enumerate(monitor.timed("ab"), start=1):
-        monitor.step(step, 0, step_metrics(1.0))
-        with monitor.activity("saving"):
-            pass
-    (line,) = [x for x in capsys.readouterr().out.splitlines() if "start:" in x]
-    assert [part.rsplit(" ", 2)[0].strip() for part in line[7:].split(",")] == [
-        "import",
-        "opening devices",
-        "data",
-        "first step",
-    ]
-
-
 def test_the_watchdog_is_told_of_activities_and_steps(tmp_path, monkeypatch):
     told: list[Any] = []
 
@@ -148,21 +128,6 @@ def test_the_watchdog_is_told_of_activities_and_steps(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------ time
-
-
-def test_waiting_for_a_batch_counts_as_data_if_the_devices_are_idle(tmp_path, advance):
-    monitor = open_monitor(tmp_path)
-
-    def batches():
-        for _ in range(2):
-            advance(3.0)
-            yield
-
-    for step, _ in enumerate(monitor.timed(batches()), start=1):
-        advance(10.0)
-        monitor.step(step, 0, step_metrics(1.0))
-    monitor.write(2, {})
-    assert seconds_of(tmp_path) == {"data": 6.0, "steps": 20.0}
 
 
 def test_waiting_for_a_batch_counts_as_steps_if_a_device_is_busy(tmp_path, advance):
@@ -244,17 +209,6 @@ def test_an_evaluation_follows_the_line_of_the_steps_before(tmp_path, capsys):
     assert "step 2 held out: loss 7" in capsys.readouterr().out.splitlines()
 
 
-def test_errors_of_the_check_are_raised_before_the_line_is_written(tmp_path):
-    def refuse(step, metrics):
-        raise ValueError(f"step {step} diverged")
-
-    monitor = open_monitor(tmp_path, on_steps=refuse)
-    take(monitor, 1, 1)
-    with pytest.raises(ValueError, match="step 1 diverged"):
-        monitor.flush()
-    assert lines(tmp_path) == []
-
-
 def test_lines_do_not_depend_on_where_a_run_resumes(tmp_path):
     """A save writes the line of the steps so far, so checkpoints hold no metrics."""
     monitor = open_monitor(tmp_path)
@@ -272,16 +226,6 @@ def test_lines_do_not_depend_on_where_a_run_resumes(tmp_path):
 
 
 # ----------------------------------------------------------------------------- close
-
-
-def test_close_is_idempotent_and_drops_the_steps_since_the_last_line(tmp_path):
-    with open_monitor(tmp_path) as monitor:
-        take(monitor, 1, 1)
-        monitor.flush()
-        take(monitor, 2, 2)
-        monitor.close()
-        monitor.close()
-    assert [line["step"] for line in lines(tmp_path)] == [1]
 
 
 def test_a_reopened_log_drops_lines_of_lost_steps_and_continues_the_time(

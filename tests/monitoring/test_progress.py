@@ -35,12 +35,6 @@ def test_lines_are_printed_while_no_amount_is_added(monkeypatch, capsys):
     assert last == "tokenizing: 640 MB in 0 s"
 
 
-def test_short_work_prints_nothing(capsys):
-    with progress.Progress("tokenizing", 640, "MB") as shown:
-        shown.add(640)
-    assert capsys.readouterr().out == ""
-
-
 def test_an_error_ends_the_lines_without_a_total(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     with pytest.raises(ValueError), progress.Progress("tokenizing", 640, "MB"):
@@ -52,13 +46,6 @@ def test_an_error_ends_the_lines_without_a_total(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    "elapsed, secs", [(0, 10), (60, 10), (300, 30), (3600, 60), (36_000, 60)]
-)
-def test_lines_become_less_frequent(elapsed, secs):
-    assert progress.line_interval(elapsed) == secs
-
-
 def test_speed_excludes_work_of_earlier_calls(clock):
     shown = progress.Progress("writing", 100, "shards")
     shown.add(60, found_done=True)
@@ -66,21 +53,6 @@ def test_speed_excludes_work_of_earlier_calls(clock):
     clock.now += 5
     shown.add(10)
     assert shown.line() == "writing: 70 of 100 shards, 2.0 shards/s, 15 s left"
-
-
-def test_slow_work_has_a_speed(clock):
-    shown = progress.Progress("writing", 2, "shards")
-    clock.now += 20
-    shown.add(1)
-    assert shown.line() == "writing: 1 of 2 shards, 0.05 shards/s, 20 s left"
-
-
-@pytest.mark.parametrize("total", [None, 10])
-def test_without_a_total_or_beyond_it_there_is_no_time_left(clock, total):
-    shown = progress.Progress("tokenizing", total, "MB")
-    clock.now += 10
-    shown.add(20)
-    assert shown.line() == "tokenizing: 20 MB, 2.0 MB/s"
 
 
 def test_a_terminal_shows_a_bar(clock, monkeypatch):
@@ -94,20 +66,6 @@ def test_a_terminal_shows_a_bar(clock, monkeypatch):
     assert "\x1b[2K" in text  # the bar is erased at the end
 
 
-def test_a_dumb_terminal_shows_lines(monkeypatch):
-    terminal = be_a_terminal(monkeypatch)
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr(progress, "LINE_SECS", 0.01)
-    with progress.Progress("tokenizing", 640, "MB"):
-        time.sleep(0.1)
-    assert terminal.getvalue().startswith("tokenizing: 0 of 640 MB\n")
-
-
-def test_a_closed_standard_output_is_not_a_terminal(monkeypatch):
-    monkeypatch.setattr("sys.stdout", None)
-    assert not progress.has_terminal()
-
-
 # ----------------------------------------------------------------------------- tasks
 
 
@@ -119,12 +77,3 @@ def test_a_long_task_is_reported_at_intervals(capsys, monkeypatch):
             time.sleep(0.01)
             written += capsys.readouterr().err
     assert re.search(r"^preflight: compiling: \d+ s so far$", written, re.M)
-
-
-def test_a_task_is_logged_on_standard_output(capsys):
-    with progress.task("tokenizer: training", "stdout"):
-        pass
-    assert capsys.readouterr().out.splitlines() == [
-        "tokenizer: training ...",
-        "tokenizer: training: 0 s",
-    ]

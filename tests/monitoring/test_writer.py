@@ -16,18 +16,6 @@ def scalars(workdir, name):
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_writer_writes_json_lines_and_tensorboard(tmp_path):
-    writer = writer_lib.MetricsWriter(str(tmp_path), 0)
-    writer.write(5, {"loss": 1.5})
-    writer.write(10, {"loss": 1.25})
-    writer.flush()
-    assert writer_lib.read(str(tmp_path)) == [
-        {"step": 5, "loss": 1.5},
-        {"step": 10, "loss": 1.25},
-    ]
-    assert scalars(tmp_path, "loss") == [(5, 1.5), (10, 1.25)]
-
-
 def test_flush_closes_the_files_and_write_reopens_them(tmp_path):
     """A mounted bucket stores a file when it is closed."""
     writer = writer_lib.MetricsWriter(str(tmp_path), 0)

@@ -91,20 +91,6 @@ def test_a_published_model_keeps_its_sizes_vocabulary_and_rate():
     assert rows["held-out loss"].startswith("not known")
 
 
-def test_a_given_vocabulary_is_kept():
-    config = gpu_day.get_config()
-    config.tokenizer.vocab_file, config.tokenizer.vocab_size = "vocab.txt", 21_128
-    plan = Plan(config, 100 * MB, 33e6, 24, "NVIDIA L4", 1)
-    plan.choose()
-    assert config.tokenizer.vocab_size == 21_128
-
-
-def test_a_run_that_is_too_short_is_told():
-    rows, _ = planned(gpu_day, 1 * MB, 24, "a100")
-    assert "too short for a useful model" in rows["model"]
-    assert rows["held-out loss"].startswith("not known")
-
-
 @hypothesis.given(
     st.sampled_from((base, base_modern, gpu_day)),
     st.floats(1e5, 1e13),

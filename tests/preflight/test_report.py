@@ -80,17 +80,3 @@ def test_the_kinds_of_remat_have_a_line_each(report):
 )
 def test_quantities_have_the_largest_unit_that_they_reach(value, units, text):
     assert report_lib.scaled(value, units) == text
-
-
-def test_collectives_of_a_kind_are_one_line(report):
-    collective = {"kind": "all-gather", "bytes": 1e6, "devices": 4, "times_a_step": 3}
-    report["phases"][0]["compiled"]["collectives"] = [
-        collective,
-        collective | {"bytes": 2e6, "times_a_step": 1},
-        collective | {"devices": 8},
-        collective | {"kind": "send", "bytes": 2**10, "devices": 2, "times_a_step": 1},
-    ]
-    text = report_lib.table(report)
-    assert "all-gather               4.77 MiB per step in 4 calls, over 4 dev" in text
-    assert "all-gather               2.86 MiB per step in 3 calls, over 8 dev" in text
-    assert "send                     1.00 KiB per step in 1 calls, to another" in text

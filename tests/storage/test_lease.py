@@ -98,16 +98,6 @@ def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
     assert "waiting up to 1 s for the lock of process" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_the_lock_of_another_container_with_this_host_name_expires():
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    storage.write(f"{DIRECTORY}/7", holder(process=done.pid, machine="other"))
-    started = time.monotonic()
-    assert Lease(DIRECTORY, print).acquire() is None
-    assert 1 <= time.monotonic() - started
-
-
 def test_a_lock_that_is_renewed_or_taken_is_not_taken():
     storage.write(f"{DIRECTORY}/7", holder(host="other", machine="other"))
 

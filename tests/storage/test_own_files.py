@@ -116,19 +116,3 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path, bits, message
     assert stat.S_IMODE(path.stat().st_mode) == bits
     path.chmod(bits & ~0o22)  # as the message says
     storage.private_directory(str(path))
-
-
-def test_a_link_or_a_file_is_no_private_directory(tmp_path):
-    (tmp_path / "own").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "own")
-    (tmp_path / "file").touch(mode=0o600)
-    for name, problem in (("link", "is a link"), ("file", "is not a directory")):
-        with pytest.raises(ConfigError, match=f"{name} {problem}; remove it, or use"):
-            storage.private_directory(str(tmp_path / name))
-
-
-def test_a_directory_of_another_user_is_refused(tmp_path, monkeypatch):
-    storage.private_directory(str(tmp_path / "private"))
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(ConfigError, match="private belongs to another user; remove"):
-        storage.private_directory(str(tmp_path / "private"))

@@ -29,18 +29,12 @@ HOME, ROOTS_HOME = (str(pathlib.Path(x).expanduser()) for x in ("~", "~root"))
     [
         ("runs/a", "runs/a"),
         ("runs/a//", "runs/a"),
-        ("../a", "../a"),
         ("/", "/"),
-        ("two words", "two words"),
         ("run-10:30/a", "run-10:30/a"),
-        ("a:b", "a:b"),
         ("./gs:/b/r", "./gs:/b/r"),
         ("./~/a", "./~/a"),
-        ("-", "-"),
-        ("~", HOME),
         ("~/runs/a", f"{HOME}/runs/a"),
         ("~root/a", f"{ROOTS_HOME}/a"),
-        ("gs://b", "gs://b"),
         ("gs://b/r/", "gs://b/r"),
         ("gcs://b/r", "gs://b/r"),
         ("GS://b/R", "gs://b/R"),
@@ -54,15 +48,10 @@ def test_the_normal_form_of_a_path(path, expected):
 
 INVALID = [
     ("gs:/b/r", "is not a URL; write gs://b/r, or ./gs:/b/r for a local path"),
-    ("gs:b/r", "is not a URL; write gs://b/r, or ./gs:b/r"),
     ("s3:/b", "is not a URL; write s3://b"),
-    ("file:/b", "is not a URL"),
     ("gs://", "has no bucket; write gs://BUCKET/DIRECTORY"),
-    ("gs:///r", "has no bucket"),
     ("file:///r", "has no bucket; .* or a local path without file://"),
     ("gs://b/../r", "has '..' between two slashes"),
-    ("gs://b/r/..", "has '..' between two slashes"),
-    ("gs://b/./r", "has '.' between two slashes"),
     ("gs://b//r", "has '' between two slashes"),
     ("gs://user:secret@b/r", "is a URL with a user name or password; remove them"),
     (" gs://b/r", "has white space at its start or end; remove it"),
@@ -70,7 +59,6 @@ INVALID = [
     ("runs/\x00a", "is not a path; give another one"),
     ("~nobody-here/a", "there is no such user; write ./~nobody-here/a for a dir"),
     ("$HOME/a", "starts with a variable that the shell has not replaced"),
-    ("${WORK}/a", "starts with a variable that the shell has not replaced"),
     ("s4://b/r", "s4:// is not supported .*; use gs://, s3:// or a local path"),
 ]
 

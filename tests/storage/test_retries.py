@@ -88,13 +88,6 @@ def test_transient_errors_are_retried_and_logged(error, slept, capsys):
     )
 
 
-def test_delays_are_random(slept, capsys):
-    """Equal delays would make all hosts retry at the same time."""
-    for _ in range(20):
-        retries.with_retries(failing(TimeoutError(), 1)[0], "x")
-    assert len(set(slept)) == 20
-
-
 @pytest.mark.parametrize("error", PERMANENT, ids=named)
 def test_other_errors_are_raised_at_once(error, slept):
     do, calls = failing(error, 1)

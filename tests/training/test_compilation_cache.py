@@ -40,12 +40,6 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_without_a_directory_there_is_no_cache():
-    jax.config.update("jax_compilation_cache_dir", "/elsewhere")  # of JAX's variable
-    assert compilation.enable_cache("") == "cache:  none"
-    assert directory_of_jax() is None
-
-
 def test_auto_leaves_a_directory_that_jax_has_from_its_variable(home):
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")
     assert compilation.enable_cache("auto") == "cache:  /elsewhere"
@@ -131,13 +125,6 @@ def test_a_bucket_keeps_no_programs_that_compile_fast(bucket):
     assert jax.config.jax_persistent_cache_min_compile_time_secs == before
 
 
-def test_other_cpus_have_other_directories(monkeypatch):
-    found = [compilation._cpu_digest(), compilation._cpu_digest()]
-    monkeypatch.setattr(compilation.platform, "machine", lambda: "other")
-    found.append(compilation._cpu_digest())
-    assert found[0] == found[1] != found[2]
-
-
 @pytest.mark.parametrize("name", ["/proc/nope", "/dev/null/a"])
 def test_a_named_directory_that_is_not_writable_is_an_error(name):
     with pytest.raises(ConfigError, match=f"{DIR}: .* or '' to disable the cache"):
@@ -153,23 +140,16 @@ def test_a_named_directory_is_made_private(tmp_path):
 
 @pytest.mark.slow
 def test_a_second_run_compiles_nothing_and_has_the_same_bits(trained, tmp_path):
-    """The cache has the same files after the second run as after the first."""
-    found = []
-    environment = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}
+    """A program that a kill has truncated is compiled again."""
+    directory, found = tmp_path / "cache", []
     short = {"model.num_hidden_layers": 1, "phases[0].num_steps": 10}
-    config = small_run(trained, **short, **{"checkpoint.every_steps": 10})
+    changes = {"checkpoint.every_steps": 10, "compilation_cache_dir": directory}
+    config = small_run(trained, **short, **changes)
     for name in ("first", "second"):
-        arguments = [*config, f"--workdir={tmp_path / name}"]
-        stdout = run_well("bert_jax.train", *arguments, **environment)
-        (directory,) = (tmp_path / "bert_jax").iterdir()
+        stdout = run_well("bert_jax.train", *config, f"--workdir={tmp_path / name}")
         assert f"cache:  {directory}\n" in stdout
         found.append({path.name for path in directory.glob("*-cache")})
-    steps = [name for name in found[0] if name.startswith("jit_train_step-")]
-    assert len(steps) == 1 and len(found[0]) > 10 and found[0] == found[1]
+        (step,) = directory.glob("jit_train_step-*-cache")
+        step.write_bytes(step.read_bytes()[:1000])
+    assert len(found[0]) > 10 and found[0] == found[1]
     assert_same_bits(tmp_path / "first", tmp_path / "second", 10)
-    # A program that a kill has truncated is compiled again.
-    path = directory / steps[0]
-    path.write_bytes(path.read_bytes()[:1000])
-    arguments = [*config, f"--workdir={tmp_path / 'third'}"]
-    run_well("bert_jax.train", *arguments, **environment)
-    assert_same_bits(tmp_path / "first", tmp_path / "third", 10)

@@ -9,9 +9,7 @@ import pytest
 from bert_jax.config.schema import EvalConfig
 from bert_jax.monitoring.writer import HELD_OUT_SETTINGS
 from bert_jax.training.saver import Ranking, read_ranking
-from tests.commands import run_well, small_run, write_text
 from tests.conftest import make_config
-from tests.runs import lines
 
 
 def held_out(loss, **settings):
@@ -92,55 +90,3 @@ def test_losses_of_earlier_calls_are_read(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(text)
     ranking = read_ranking(str(tmp_path), config, 30)
     assert ranking._best([10, 20, 30, 40]) == {20, 30}
-
-
-def saved_steps(workdir):
-    directory = workdir / "checkpoints"
-    return {int(path.name) for path in directory.iterdir() if path.name.isdigit()}
-
-
-TWO_PHASES = """
-from tests import one_phase
-
-
-def get_config():
-    config = one_phase.get_config()
-    first = config.phases[0]
-    first.update(num_steps=21, global_batch_size=16, sequence_length=16)
-    first.max_predictions = 3
-    config.phases = (first, dict(first, sequence_length=32, max_predictions=5))
-    return config
-"""
-
-
-@pytest.mark.slow
-def test_a_run_keeps_the_best_checkpoint_of_each_phase(tmp_path):
-    """No evaluation but the last is at a step at which every_steps saves."""
-    write_text(tmp_path / "documents.txt")
-    (tmp_path / "two_phases.py").write_text(TWO_PHASES)
-    workdir = tmp_path / "run"
-    changes = {
-        "eval.every_steps": 6,
-        "checkpoint.every_steps": 1000,
-        "checkpoint.keep": 1,
-        "checkpoint.keep_best": 1,
-        "data.next_sentence": False,
-        "optimizer.learning_rate": 3e-2,  # so high that the last is not always best
-    }
-    arguments = small_run(tmp_path, **changes)[1:]
-    arguments = [a for a in arguments if not a.startswith("--config.phases[0]")]
-    stdout = run_well(
-        "bert_jax.train",
-        f"--config={tmp_path}/two_phases.py",
-        *arguments,
-        f"--workdir={workdir}",
-    )
-    name = "eval_masked_lm_loss"  # equals the loss without next-sentence pairs
-    losses = {x["step"]: x[name] for x in lines(workdir) if name in x}
-    assert set(losses) == {6, 12, 18, 24, 30, 36, 42}, stdout
-    first, second = (6, 12, 18), (24, 30, 36, 42)
-    best = {min(phase, key=lambda step: losses[step]) for phase in (first, second)}
-    assert saved_steps(workdir) == best | {42}
-    listed = run_well("bert_jax.checkpoint", "list", f"--workdir={workdir}")
-    for step in best:
-        assert f"{losses[step]:.4f}" in listed

@@ -16,12 +16,6 @@ AFTER = Position("corpus", (Skip(0, 30, 8),), rollbacks=1)
 LATER = Position("corpus", (*AFTER.skips, Skip(1, 0, 2)), rollbacks=1)
 
 
-def test_a_new_workdir_is_created_and_starts_at_step_0(tmp_path):
-    workdir = tmp_path / "a" / "run"
-    assert resume.lock_workdir(str(workdir), make_config()) == 0
-    assert workdir.is_dir()
-
-
 @pytest.mark.parametrize(("first_step", "expected"), [(0, BEFORE), (30, AFTER)])
 def test_begin_writes_the_config_and_keeps_the_rollbacks_of_a_resumed_run(
     tmp_path, first_step, expected

@@ -24,7 +24,7 @@ def make_saver(tmp_path, **changes):
         exists=True,
         is_due=lambda step, last_step: step in (1, last_step),
     )
-    checkpoints: Any = SimpleNamespace(workdir=str(tmp_path))
+    checkpoints: Any = SimpleNamespace(workdir=str(tmp_path), steps=lambda: [])
     budget = Budget(config, str(tmp_path), None, began=0.0)
     return Saver(config, checkpoints, Ranking(0), held_out, budget, monitor)
 
@@ -35,6 +35,14 @@ def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
     saver.monitor.step(1, 0, step_metrics(1.0))
     assert not saver.evaluate_if_due(1, 1)
     assert [line["step"] for line in lines(tmp_path)] == [1, 1]
+
+
+def test_the_best_state_is_saved_when_it_is_evaluated(tmp_path):
+    saver = make_saver(tmp_path, checkpoint__keep_best=1)
+    for step in (1, 20):  # of equal ones, the earlier is the best
+        saver.monitor.step(step, 0, step_metrics(1.0))
+        assert saver.evaluate_if_due(step, step) == (step == 1)
+        saver.checkpoints.steps = lambda: [1]
 
 
 def test_a_run_is_evaluated_and_saved_at_the_start_of_its_decay(tmp_path):

@@ -77,26 +77,6 @@ def test_each_step_takes_its_batch_across_phases_and_skips(run, first_step, skip
     assert isinstance(found[0][2]["input_ids"], jax.Array)
 
 
-def test_the_dataset_has_the_batches_of_a_run(run):
-    use_mesh(2, 1, 1)
-    found = training_batches(run.corpus, run.config, run.mesh, 2, ())
-    for phase_index, first_step, num_steps in ((0, 2, 3), (1, 0, 4)):
-        dataset = pipeline.dataset(
-            run.corpus,
-            run.config,
-            split="train",
-            seed=run.config.seed,
-            phase_index=phase_index,
-            first_step=first_step,
-        )
-        for expected in dataset.take(num_steps):
-            _, phase, batch = next(found)
-            assert phase == phase_index and batch.keys() == expected.keys()
-            for name, rows in expected.items():
-                np.testing.assert_array_equal(batch[name], rows, err_msg=name)
-    assert next(found, None) is None
-
-
 # -------------------------------------------------------------------------- replays
 
 

@@ -63,6 +63,7 @@ def test_other_pairs_and_padding_change_no_bit():
     assert_other_pairs_change_no_bit(by_kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh_shape", [(2, 2, 1), (1, 2, 2)])
 def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
     assert_same_on_mesh(by_kernel, mesh_shape)
