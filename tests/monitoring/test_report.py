@@ -58,9 +58,18 @@ def test_summary_compares_with_guessing():
 def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy, text):
     words = report.summary("runs/x", 20, 60, LINES, unigram_entropy, 1)
     assert ("WARNING" in words) == (text is not None)
+    assert ("compare with --from_scratch" in words) == (text is None)
     if text is not None:
         assert text in words and "no better a start for fine-tuning" in words
         assert "num_steps" in words and "configs/laptop.py" in words
+
+
+@pytest.mark.parametrize(("accuracy", "warns"), [(0.61, True), (0.63, False)])
+def test_summary_warns_of_pairs_that_are_not_learned(accuracy, warns):
+    """The more frequent label has a share of 0.57."""
+    line = HELD_OUT | {"step": 20, "eval_next_sentence_accuracy": accuracy}
+    words = report.summary("runs/x", 20, 60, [line], 6.0, 1)
+    assert ("has not learned next-sentence prediction" in words) == warns
 
 
 def test_a_run_without_held_out_text_is_plotted_and_summarized(tmp_path):
