@@ -26,7 +26,8 @@ def make_saver(tmp_path, **changes):
     )
     checkpoints: Any = SimpleNamespace(workdir=str(tmp_path), steps=lambda: [])
     budget = Budget(config, str(tmp_path), None, began=0.0)
-    return Saver(config, checkpoints, Ranking(0), held_out, budget, monitor)
+    ranking = Ranking(config.checkpoint.keep_best)
+    return Saver(config, checkpoints, ranking, held_out, budget, monitor)
 
 
 def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
