@@ -80,51 +80,48 @@ def parse_path(given_as: str, path: str) -> str:
 
     Others are a ConfigError that names `given_as`, the flag or key.
     """
-    where = f"{given_as}={path!r}"
     if path != path.strip():
-        raise ConfigError(f"{where} has white space at its start or end; remove it")
-    if not path or re.search(r"[\x00-\x1f\x7f]", path):
-        raise ConfigError(f"{where} is not a path; give another one")
-    match = _SCHEME.fullmatch(path)
-    if match and (match[2] or match[1].lower() in PACKAGES):
+        problem = "has white space at its start or end; remove it"
+    elif not path or re.search(r"[\x00-\x1f\x7f]", path):
+        problem = "is not a path; give another one"
+    elif (match := _SCHEME.fullmatch(path)) and (
+        match[2] or match[1].lower() in PACKAGES
+    ):
         return _parse_url(given_as, path, *match.groups())
-    if re.match(r"\$\{?\w", path):
-        raise ConfigError(
-            f"{where} starts with a variable that the shell has not replaced; use"
-            " double quotes, or write its value"
+    elif re.match(r"\$\{?\w", path):
+        problem = (
+            "starts with a variable that the shell has not replaced; use double quotes,"
+            " or write its value"
         )
-    expanded = os.path.expanduser(path)
-    if expanded.startswith("~"):
-        raise ConfigError(
-            f"{where}: there is no such user; write ./{path} for a directory of this"
-            " name"
-        )
-    return expanded.rstrip("/") or "/"
+    elif (expanded := os.path.expanduser(path)).startswith("~"):
+        problem = f"has no such user; write ./{path} for a directory of this name"
+    else:
+        return expanded.rstrip("/") or "/"
+    raise ConfigError(f"{given_as}={path!r} {problem}")
 
 
 def _parse_url(given_as: str, path: str, scheme: str, slashes: str, rest: str) -> str:
-    where = f"{given_as}={path!r}"
-    if len(slashes) < 2:
-        raise ConfigError(
-            f"{where} is not a URL; write {scheme}://{rest}, or ./{path} for a local"
-            " path"
-        )
     bucket, *parts = rest.rstrip("/").split("/")
-    if len(slashes) > 2 or not bucket:
-        raise ConfigError(
-            f"{where} has no bucket; write {scheme}://BUCKET/DIRECTORY, or a local path"
-            f" without {scheme}://"
-        )
     if "@" in bucket and scheme.lower() != "hf":  # there, it is a revision
         raise ConfigError(  # without the URL, which may have a password
             f"{given_as} is a URL with a user name or password; remove them: they are"
             " found where the command-line tool of the bucket keeps them"
         )
-    if wrong := {"", ".", ".."}.intersection(parts):
-        raise ConfigError(
-            f"{where} has {wrong.pop()!r} between two slashes, which a bucket takes for"
-            " a name; remove it"
+    problem = ""
+    if len(slashes) < 2:
+        problem = f"is not a URL; write {scheme}://{rest}, or ./{path} for a local path"
+    elif len(slashes) > 2 or not bucket:
+        problem = (
+            f"has no bucket; write {scheme}://BUCKET/DIRECTORY, or a local path without"
+            f" {scheme}://"
         )
+    elif wrong := {"", ".", ".."}.intersection(parts):
+        problem = (
+            f"has {wrong.pop()!r} between two slashes, which a bucket takes for a name;"
+            " remove it"
+        )
+    if problem:
+        raise ConfigError(f"{given_as}={path!r} {problem}")
     scheme = scheme.lower()
     url = "/".join([f"{_ALIASES.get(scheme, scheme)}://{bucket}", *parts])
     try:

@@ -57,7 +57,7 @@ INVALID = [
     (" gs://b/r", "has white space at its start or end; remove it"),
     ("runs/a\n", "has white space at its start or end; remove it"),
     ("runs/\x00a", "is not a path; give another one"),
-    ("~nobody-here/a", "there is no such user; write ./~nobody-here/a for a dir"),
+    ("~nobody-here/a", "has no such user; write ./~nobody-here/a for a dir"),
     ("$HOME/a", "starts with a variable that the shell has not replaced"),
     ("s4://b/r", "s4:// is not supported .*; use gs://, s3:// or a local path"),
 ]
