@@ -23,10 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, digests, hub, storage
+from bert_jax import cli, digests, storage
 from bert_jax.digests import SUMS_FILE
 from bert_jax.errors import ConfigError
-from bert_jax.interop import files, google_tf1, huggingface_write, model_card
+from bert_jax.interop import (
+    files,
+    google_tf1,
+    hub_models,
+    huggingface_write,
+    model_card,
+)
 from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -47,7 +53,7 @@ def export(
     dtype: str = "float32",
     step: int | None = None,
     corpus_dir: str | None = None,
-    to: hub.Target | None = None,
+    to: hub_models.Target | None = None,
     is_dry_run: bool = False,
 ) -> None:
     """Exports a checkpoint of a run, by default the newest.
@@ -62,10 +68,10 @@ def export(
     """
     with _destination(output, workdir, to, is_dry_run) as target:
         if to and not is_dry_run:
-            hub.check_account()
+            hub_models.check_account()
         run = _write(target, workdir, format_name, dtype, step, corpus_dir, to)
         if to and is_dry_run:
-            print(hub.describe(target, to, run.step))
+            print(hub_models.describe(target, to, run.step))
             return
     print(
         f"Exported step {run.step:,} to {output} ({format_name}, {dtype}). It was read"
@@ -73,12 +79,13 @@ def export(
         flush=True,
     )
     if to:
-        print(f"Pushed to {hub.push(target, to, run.step)}, tag {to.tag(run.step)}.")
+        url = hub_models.push(target, to, run.step)
+        print(f"Pushed to {url}, tag {to.tag(run.step)}.")
 
 
 @contextlib.contextmanager
 def _destination(
-    output: str, workdir: str, to: hub.Target | None, is_dry_run: bool
+    output: str, workdir: str, to: hub_models.Target | None, is_dry_run: bool
 ) -> Iterator[Path]:
     """Yields the path to write, which is uploaded at the end if the output is a URL.
 
@@ -105,13 +112,13 @@ def _destination(
         storage.upload(directory, output, last=[SUMS_FILE])
 
 
-def _target(output: str, workdir: str, to: hub.Target | None) -> Path:
+def _target(output: str, workdir: str, to: hub_models.Target | None) -> Path:
     """Returns the absolute path of the output."""
     target = Path(output).absolute()
     is_new = not os.path.lexists(target)
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if not is_new and not is_empty:
-        upload = f", or push it as it is: {hub.upload(target, to)}" if to else ""
+        upload = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
         raise ConfigError(
             f"--output={output} already exists; use a new directory{upload}"
         )
@@ -129,7 +136,7 @@ def _write(
     dtype: str,
     step: int | None,
     corpus_dir: str | None,
-    to: hub.Target | None,
+    to: hub_models.Target | None,
 ) -> run_lib.OpenedRun:
     """Writes the export at once, and returns the run."""
     run = run_lib.open_run(workdir, step, corpus_dir)
@@ -174,7 +181,7 @@ def main() -> None:
     output = cli.directory("output", output)
     to = None
     if _PUSH_TO_HUB.value:
-        to = hub.target(_PUSH_TO_HUB.value, _PRIVATE.value)
+        to = hub_models.target(_PUSH_TO_HUB.value, _PRIVATE.value)
         if storage.is_remote(output):
             raise ConfigError(
                 f"--push_to_hub needs a local directory, not --output={output}"

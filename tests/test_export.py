@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import export, hub, storage
+from bert_jax import export, storage
 from bert_jax.errors import ConfigError
-from bert_jax.interop import google_tf1, huggingface_write
+from bert_jax.interop import google_tf1, hub_models, huggingface_write
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -130,7 +130,7 @@ def test_an_existing_output_is_an_error(tmp_path):
     for name in ("file", "link", "lost", "full"):
         with pytest.raises(ConfigError, match=f"{name} already exists; use a new"):
             export.export("run", str(tmp_path / name), "huggingface")
-    to = hub.target("user/name", None)
+    to = hub_models.target("user/name", None)
     pushed = f"push it as it is: hf upload user/name {tmp_path}/full . --revision=main$"
     with pytest.raises(ConfigError, match=pushed):
         export.export("run", str(tmp_path / "full"), "huggingface", to=to)

@@ -24,11 +24,11 @@ FOREIGN = (
 # The modules with the most paths of the user: caches, corpora, runs, Hub, trackers.
 TESTS = (
     "test_evaluate.py",  # with the corpus and the run of a fixture
-    "test_hub.py",
     "test_lazy_tensorflow.py",
     "checkpoint/test_workdir.py",
     "data/sources/test_hub_datasets.py",
     "data/sources/test_sources.py",
+    "interop/test_hub_models.py",
     "monitoring/test_trackers.py",
     "training/test_compilation_cache.py",
 )

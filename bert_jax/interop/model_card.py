@@ -6,11 +6,12 @@ The front matter between the lines of --- is for the Hugging Face hub.
 from pathlib import Path
 from typing import Any
 
-from bert_jax import hub, storage
+from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.sources import hub_datasets
+from bert_jax.interop import hub_models
 from bert_jax.monitoring import report, writer
 
 LOAD = {
@@ -57,7 +58,7 @@ def write(
     step: int,
     format_name: str,
     dtype: str,
-    target: hub.Target | None = None,
+    target: hub_models.Target | None = None,
 ) -> None:
     """Writes README.md into the directory of an export."""
     model, curves = config.model, ""
@@ -115,7 +116,7 @@ def _load(
     config: ExperimentConfig,
     format_name: str,
     dtype: str,
-    target: hub.Target | None,
+    target: hub_models.Target | None,
     step: int,
 ) -> str:
     text = LOAD[format_name].replace("LOWERCASE", str(config.tokenizer.lowercase))

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import hub, small_files, storage
+from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig, TokenizerKind
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.interop import files, google_tf1, huggingface_read
+from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
 from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.loading import run as run_lib
@@ -49,7 +49,7 @@ def model_path(path: str, given_as: str) -> Path:
     """
     if not _is_on_hub(path):
         return local_path(path, given_as)
-    directory = hub.model(path, given_as)
+    directory = hub_models.model(path, given_as)
     if not any(directory.glob("*.safetensors")):
         raise ConfigError(
             f"{given_as}={path} has no {WEIGHTS} on the Hub, and files that are pickles"
@@ -62,7 +62,7 @@ def pinned(path: str, given_as: str) -> str:
     """Returns NAME@COMMIT for a model on the Hub, and other paths as `parse_path`."""
     if not _is_on_hub(path):
         return storage.parse_path(given_as, path)
-    return hub.pinned(path, model_path(path, given_as))
+    return hub_models.pinned(path, model_path(path, given_as))
 
 
 def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
@@ -72,12 +72,12 @@ def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
     """
     if not _is_on_hub(path):
         return recorded in (path, storage.parse_path(given_as, path))
-    return hub.is_pinned_as(path, recorded)
+    return hub_models.is_pinned_as(path, recorded)
 
 
 def _is_on_hub(path: str) -> bool:
     is_local = os.path.lexists(path) or google_tf1.is_source(Path(path))
-    return not is_local and hub.is_model(path)
+    return not is_local and hub_models.is_model(path)
 
 
 def local_path(path: str, given_as: str) -> Path:

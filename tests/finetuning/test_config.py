@@ -2,7 +2,6 @@
 
 import importlib
 import pathlib
-import re
 
 import ml_collections
 import pytest
@@ -12,7 +11,6 @@ from bert_jax.configs import finetune, tiny
 from bert_jax.configs.finetune import glue
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from tests.commands import ROOT
 
 DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
 FILES = {path.stem for path in DIRECTORY.glob("[a-z]*.py")} - {"recipe"}
@@ -51,18 +49,6 @@ def test_every_file_loads(name):
 def test_unknown_glue_task_is_an_error(name):
     with pytest.raises(ConfigError, match=f"'{name}' is not a GLUE task.*cola, mnli"):
         glue.get_config(name)
-
-
-def test_the_page_on_custom_tasks_names_existing_keys():
-    text = (ROOT / "docs" / "fine_tuning.md").read_text()
-    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
-    keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
-    assert {"task.text", "task.label", "task.labels", "data.header"} <= keys
-    for key in keys:
-        value = config_dict("own")
-        for part in key.split("."):
-            assert part in value, key
-            value = value[part]
 
 
 def change(name, **changes):

@@ -1,6 +1,7 @@
 """Tests of reading and writing TF1 checkpoints, with those of TensorFlow's Saver."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
 from tests.conftest import make_batch, make_config, slow
-from tests.models import TOKENIZER, VOCAB
+from tests.models import TOKENIZER, VOCAB, change_json
 
 V, D, F = len(VOCAB), 32, 64
 LAYER = {
@@ -169,8 +170,16 @@ def test_bert_config_alone_is_not_a_tf1_checkpoint(tmp_path):
     assert not google_tf1.is_source(tmp_path)
 
 
+DATA = "model.ckpt-20.data-00000-of-00001"
+
+
+def config(**values):
+    """Returns a function that changes bert_config.json."""
+    return lambda directory: change_json(directory, "bert_config.json", **values)
+
+
 def flip_a_bit(directory):
-    path = directory / "model.ckpt-20.data-00000-of-00001"
+    path = directory / DATA
     content = bytearray(path.read_bytes())
     weight = random_variables()["bert/pooler/dense/kernel"].tobytes()
     content[content.index(weight)] ^= 1
@@ -184,36 +193,17 @@ def flip_a_bit_of_the_index(directory):
     path.write_bytes(content)
 
 
-def another_vocab_size(directory):
-    path = directory / "bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 10**9}))
-
-
 def quantise(directory):
     variables = random_variables()
     variables["bert/pooler/dense/bias"] = np.zeros(D, np.int8)
     save_as_run_pretraining_does(directory, variables)
 
 
-def truncate(directory):
-    path = directory / "model.ckpt-20.data-00000-of-00001"
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def remove_the_data(directory):
-    (directory / "model.ckpt-20.data-00000-of-00001").unlink()
-
-
 def link_the_data_elsewhere(directory):
-    path = directory / "model.ckpt-20.data-00000-of-00001"
+    path = directory / DATA
     outside = directory.parent / f"{directory.name}-outside"
     path.rename(outside)
     path.symlink_to(outside)
-
-
-def another_activation(directory):
-    path = directory / "bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "relu"}))
 
 
 @pytest.mark.slow
@@ -222,12 +212,12 @@ def another_activation(directory):
     [
         (flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
         (flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
-        (truncate, "model.ckpt-20 is corrupt"),
-        (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        (another_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        (lambda x: os.truncate(x / DATA, 5000), "model.ckpt-20 is corrupt"),
+        (lambda x: (x / DATA).unlink(), f"{DATA} is missing"),
+        (config(vocab_size=10**9), "vocab_size=1000000000, but its table has 97"),
         (quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
         (link_the_data_elsewhere, "is a link to .*outside of its directory"),
-        (another_activation, "has hidden_act='relu'; only 'gelu' is supported"),
+        (config(hidden_act="relu"), "has hidden_act='relu'; only 'gelu' is supported"),
     ],
 )
 def test_broken_checkpoint_is_rejected(source, harm, message):

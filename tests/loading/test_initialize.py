@@ -18,7 +18,6 @@ from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
 from tests.models import (
-    TOKENIZER,
     VOCAB,
     assert_same,
     change_json,
@@ -47,14 +46,6 @@ def test_more_positions_repeat_the_table(source):
     found = weights.arrays["bert.embeddings.position"]
     np.testing.assert_array_equal(found, np.concatenate([table, table, table[:16]]))
     assert weights.notes == ("32 positions, repeated to make 80",)
-
-
-def test_relative_directory(source, monkeypatch):
-    directory, expected = source
-    monkeypatch.chdir(directory)
-    config = make_config(init_from=".")
-    source = initialize.open_source(config)
-    assert_same(initialize.read(source, config, TOKENIZER).arrays, expected)
 
 
 @pytest.mark.slow

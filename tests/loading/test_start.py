@@ -102,13 +102,6 @@ def test_flags_may_repeat_the_model_and_add_positions_and_tokens(source, tmp_pat
     assert config.tokenizer.vocab_size == len(VOCAB) + 2
 
 
-def test_rows_longer_than_the_model_are_an_error(source):
-    values = values_of(source[0])
-    values.phases[0].sequence_length = 128
-    with pytest.raises(ConfigError, match="sequence_length=128 must be at most config"):
-        start_lib.complete(values)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

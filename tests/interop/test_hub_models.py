@@ -9,8 +9,8 @@ import sys
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from bert_jax import hub as hub_lib
 from bert_jax.errors import ConfigError
+from bert_jax.interop import hub_models as hub_lib
 from tests import fake_hub
 from tests.commands import run, run_well
 
