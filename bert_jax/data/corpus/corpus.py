@@ -150,23 +150,15 @@ def read(config: ExperimentConfig) -> Corpus:
             f" directory: {os.getcwd()}); prepare it with python -m bert_jax.prepare"
         )
     manifest = _read_manifest(path)
-    index = manifest.get("stream")
+    _check_recipe(manifest, config)
     shards, rows = {}, {}
     for split, columns in manifest["splits"].items():
         values = zip(*(columns[name] for name in _COLUMNS), strict=True)
         shards[split] = tuple(Shard(*each) for each in values)
         name = row_counts.objective(config.data)
         rows[split] = row_counts.from_columns(columns["rows"], name)
-    if bool(index) != config.data.stream:
-        found = "an index of streamed text" if index else "a prepared corpus"
-        raise ConfigError(
-            f"config.data.stream={config.data.stream}, but"
-            f" config.data.corpus_dir={directory!r} contains {found}; set"
-            f" config.data.stream={bool(index)}, or set config.data.corpus_dir to a new"
-            " directory"
-        )
-    _check_recipe(manifest["recipe"], config)
-    _check_files(directory, {"validation": shards["validation"]} if index else shards)
+    on_disk = {"validation": shards["validation"]} if config.data.stream else shards
+    _check_files(directory, on_disk)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
         raise ConfigError(
             f"config.data.next_sentence=True, but the corpus in {directory!r} has"
@@ -175,18 +167,6 @@ def read(config: ExperimentConfig) -> Corpus:
             " was prepared"
         )
     tokenizer = _read_tokenizer(config, manifest["tokenizer_sha256"])
-    stream = None
-    if index:
-        # It imports what reads and encodes text, which other corpora do not need.
-        from bert_jax.data.corpus import streamed
-
-        stream = streamed.TextStream(
-            streamed.Index.from_json(index),
-            config.data,
-            tokenizer,
-            sum(shard.num_bytes for shard in shards["train"]),
-            manifest.get("hub_commits", {}),
-        )
     return Corpus(
         directory,
         tokenizer,
@@ -194,8 +174,20 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
-        stream,
+        _text_stream(manifest, config, tokenizer) if config.data.stream else None,
     )
+
+
+def _text_stream(
+    manifest: dict[str, Any], config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+) -> "streamed.TextStream":
+    # It imports what reads and encodes text, which other corpora do not need.
+    from bert_jax.data.corpus import streamed
+
+    index = streamed.Index.from_json(manifest["stream"])
+    num_bytes = sum(manifest["splits"]["train"]["num_bytes"])
+    commits = manifest.get("hub_commits", {})
+    return streamed.TextStream(index, config.data, tokenizer, num_bytes, commits)
 
 
 def open_existing(config: ExperimentConfig) -> Corpus:
@@ -298,7 +290,16 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
+def _check_recipe(manifest: dict[str, Any], config: ExperimentConfig) -> None:
+    is_streamed, made_with = "stream" in manifest, manifest["recipe"]
+    if is_streamed != config.data.stream:
+        found = "an index of streamed text" if is_streamed else "a prepared corpus"
+        raise ConfigError(
+            f"config.data.stream={config.data.stream}, but"
+            f" config.data.corpus_dir={config.data.corpus_dir!r} contains {found}; set"
+            f" config.data.stream={is_streamed}, or set config.data.corpus_dir to a new"
+            " directory"
+        )
     for key, value in recipe(config).items():
         # With init_from, the vocabulary is compared with that of the model.
         if made_with.get(key) == value or (

@@ -83,10 +83,8 @@ def _grouped(
     """Groups the files of one source, ordered by path.
 
     A hash of its path decides whether a file ends its group, with a probability that
-    makes groups of max_bytes on average, whatever the other files are.
-
-    Returns:
-      The groups; if there are no files, one group without files.
+    makes groups of max_bytes on average, whatever the other files are. If there are no
+    files, there is one group without files.
     """
     groups: list[list[InputFile]] = [[]]
     for file in files:
@@ -101,11 +99,6 @@ def _grouped(
     return [tuple(group) for group in groups if group] or [()]
 
 
-def _identity(file: InputFile) -> list:
-    part = [] if file.part == lines.WHOLE else [list(file.part)]
-    return [storage.absolute(file.path), file.num_bytes, file.changed_ns, *part]
-
-
 def _name(
     number: int,
     source: sources.Source,
@@ -116,7 +109,10 @@ def _name(
     # Held-out documents are neither copied nor dropped, whatever the weight.
     fraction = data.validation_fraction if weight != 1 else None
     facts = [number, source.kind.format, source.version, weight, fraction]
-    text = json.dumps([*facts, *map(_identity, files)])
+    for path, *size_and_time, part in files:
+        is_part = [part] if part != lines.WHOLE else []
+        facts.append([storage.absolute(path), *size_and_time, *is_part])
+    text = json.dumps(facts)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
