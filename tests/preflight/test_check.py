@@ -113,16 +113,19 @@ def test_devices_flag_compiles_nothing():
 @pytest.mark.slow
 @pytest.mark.libtpu
 def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
-    """libtpu died with signal 11 when its threads had their default stack size."""
-    changes = {
-        "model.num_hidden_layers": 1,
-        "remat": "full",
-        "accumulation_steps": 1,
-        "data.corpus_dir": "nowhere",
-        "phases[0].global_batch_size": 64,
-    }
+    """libtpu died with signal 11 when its threads had their default stack size.
+
+    The phase is the second one of configs/base.py, with one layer.
+    """
+    model = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    model |= {"max_position_embeddings": 512, "num_hidden_layers": 1}
+    model |= {f"{x}_dropout_prob": 0.1 for x in ("hidden", "attention_probs")}
+    phase = {"sequence_length": 512, "max_predictions": 80, "global_batch_size": 64}
+    changes = {f"model.{key}": value for key, value in model.items()}
+    changes |= {f"phases[0].{key}": value for key, value in phase.items()}
+    changes |= {"remat": "full", "tokenizer.vocab_size": 30522}
     flags = [f"--config.{key}={value}" for key, value in changes.items()]
-    where = ["--config=configs/gpu_day.py", "--topology=v5e:2x2", "--nosearch"]
+    where = [*TINY, "--topology=v5e:2x2", "--nosearch"]
     assert "The run fits." in run_well("bert_jax.preflight", *where, *flags)
 
 
