@@ -58,7 +58,7 @@ def test_a_bad_step_is_reported_and_recorded_with_its_rows(made, tmp_path):
     assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
     # The recorded rows are those that inspect_batch shows for this step.
     shown = [
-        (row.origin.shard, row.origin.epoch, row.origin.row)
+        (row.shard, row.epoch, row.index)
         for row in rows.read_step(corpus, config, 5).rows
     ]
     recorded = [
