@@ -51,7 +51,7 @@ def directory(tmp_path_factory):
 def texts():
     """Returns sentences of the embedded corpus, and a text that is truncated."""
     documents = itertools.islice(embedded.documents(), 40)
-    found = [sentence for document in documents for sentence in document]
+    found = [sentence for _, document in documents for sentence in document]
     assert len(found) > 200
     return [*found[:49], " ".join(found[:99])]
 

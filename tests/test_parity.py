@@ -239,7 +239,7 @@ def english_inputs():
     In the form that transformers takes; the ids are those of a small vocabulary.
     """
     config = config_lib.from_config_dict(tiny.get_config()).tokenizer
-    documents = list(itertools.islice(embedded.documents(), 60))
+    documents = [document for _, document in itertools.islice(embedded.documents(), 60)]
     tokenizer = tokenizers.train(
         documents, dataclasses.replace(config, vocab_size=2000)
     )

@@ -49,22 +49,22 @@ class Embedded(DatasetSource):
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
-        for found in _all_documents():
+        for _, found in _all_documents():
             stream = iter((*found, None))
             yield from assemble(stream, data_config, counts, is_split=True)
 
 
 @functools.cache
-def _all_documents() -> list[list[str]]:
+def _all_documents() -> list[tuple[str, list[str]]]:
     """Keeps the text, a few MB: it is read twice if a vocabulary is trained."""
     return list(documents())
 
 
-def documents() -> Iterator[list[str]]:
-    """Yields the sentences of every help topic and every module with prose."""
+def documents() -> Iterator[tuple[str, list[str]]]:
+    """Yields (name, sentences) for every help topic and every module with prose."""
     stdlib = Path(sysconfig.get_path("stdlib"))
-    for text in _dictionary_values(stdlib / "pydoc_data" / "topics.py"):
-        yield _prose(text)
+    for topic, text in _string_items(stdlib / "pydoc_data" / "topics.py"):
+        yield f"topic {topic}", _prose(text)
     roots = [stdlib]
     for package in PACKAGES:
         found = importlib.util.find_spec(package)
@@ -76,7 +76,7 @@ def documents() -> Iterator[list[str]]:
             if not skipped.intersection(parts):
                 document = [s for text in _docstrings(path) for s in _prose(text)]
                 if document:
-                    yield document
+                    yield "/".join((root.name, *parts)), document
 
 
 def _parse_python(path: Path) -> ast.Module:
@@ -88,12 +88,14 @@ def _parse_python(path: Path) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-def _dictionary_values(path: Path) -> Iterator[str]:
-    """Yields the strings in all dict literals of a Python file, without their keys."""
+def _string_items(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields the (key, value) string pairs of all dict literals in a Python file."""
     for node in ast.walk(_parse_python(path)):
-        for value in node.values if isinstance(node, ast.Dict) else ():
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield value.value
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                    if isinstance(key.value, str) and isinstance(value.value, str):
+                        yield key.value, value.value
 
 
 def _docstrings(path: Path) -> Iterator[str]:
