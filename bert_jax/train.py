@@ -148,6 +148,8 @@ def train_with_rollbacks(
     while True:
         try:
             stepper.open_log(saver.workdir, first_step, position, began)
+            if saver.config.budget_hours:
+                monitor.write(first_step, {})  # the time of lines that were dropped
             return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
             with monitor.activity("rolling back"):

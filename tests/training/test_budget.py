@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint import integrity
-from bert_jax.monitoring import goodput
+from bert_jax.monitoring import goodput, writer
 from bert_jax.training import budget as budget_lib
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
@@ -201,7 +201,14 @@ def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path
         time.sleep(0.005)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
+    written = writer.read(str(tmp_path))
+    repeated = {"step": 999_999, "seconds_steps": written[-1]["seconds_steps"] + 5.0}
+    written.append(written[-1] | repeated)
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (tmp_path / "metrics.jsonl").write_text(text)
     run_well("bert_jax.train", *arguments)
+    *_, resumed = (x for x in lines(tmp_path) if not x.keys() & {"loss", "eval_loss"})
+    assert resumed["seconds_lost"] >= 5.0  # before the first step
     log = [line for line in lines(tmp_path) if "loss" in line]
     steps = [line["step"] for line in log]
     assert steps[0] == 10 and 1 <= min(np.diff(steps)) <= max(np.diff(steps)) <= 10
