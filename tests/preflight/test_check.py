@@ -129,8 +129,9 @@ def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
     assert "The run fits." in run_well("bert_jax.preflight", *where, *flags)
 
 
-@pytest.mark.libtpu
-def test_a_batch_that_the_compiler_refuses_has_the_bytes_that_it_needs(monkeypatch):
+@pytest.fixture
+def small_chip(monkeypatch):
+    """Sets a small memory limit in the TPU's compiler; small programs compile fast."""
     limit_mib, compile_phase = 128, compilation.compile_phase
 
     def compile_for_less(*args):
