@@ -11,8 +11,8 @@ config.data.stream=True, writes an index of the text instead, see streamed.py.
 With --ray=ADDRESS, the processes of a Ray cluster read, tokenize and write the same
 files. Text and corpus must be in a bucket or on a disk that all of its nodes share.
 
-The vocabulary is trained again if input files changed, unless there are more than 64 MB
-of text. If it stays the same, tokenized text is kept.
+The vocabulary is trained again if input files changed, unless the text is in a bucket
+or more than 64 MB. If it stays the same, tokenized text is kept.
 """
 
 import sys

@@ -150,6 +150,7 @@ def train_with_rollbacks(
             stepper.open_log(saver.workdir, first_step, position, began)
             if saver.config.budget_hours:
                 monitor.write(first_step, {})  # the time of lines that were dropped
+                monitor.flush()
             return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
             with monitor.activity("rolling back"):

@@ -12,7 +12,8 @@ masked_lm = inference.load_masked_lm("my_bert")
 masked_lm.score(["a fine film"]).values  # float64[N], pseudo-log-likelihoods
 
 Models are placed on the mesh of `jax.set_mesh`, or on all devices of this process if
-there is none. An invalid option, input or model raises errors.ConfigError.
+there is none. An invalid option, input or model raises errors.ConfigError; a single
+string instead of a list raises TypeError.
 """
 
 from bert_jax.inference.encoder import LAYERS, POOLING, TextEncoder, TokenFeatures, load

@@ -223,9 +223,10 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
 def _open(prefix: Path) -> Iterator[Any]:
     try:
         yield tf.train.load_checkpoint(str(prefix))
-    # The reader converts some of TensorFlow's errors to Python exceptions.
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise _corrupt(prefix, error) from None
+    # The reader converts some of TensorFlow's errors to Python exceptions. A forged
+    # index may still abort the process.
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError, TypeError) as why:
+        raise _corrupt(prefix, why) from None
 
 
 def _corrupt(prefix: Path, reason: Exception | str) -> CorruptError:

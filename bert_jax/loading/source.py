@@ -145,10 +145,10 @@ def not_a_model(given: str, path: Path, uses: str) -> ConfigError:
         problem = "is a file, not a directory"
     elif (path / "model" / "config.json").is_file():
         uses = str(path / "model")
-    elif (path / google_tf1.CONFIG).exists():
-        problem = f"has a {google_tf1.CONFIG} but no checkpoint's .index"
-    elif any(path.glob("*.index")):
-        problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
+    elif (path / google_tf1.CONFIG).exists() != any(path.glob("*.index")):
+        has = [google_tf1.CONFIG, "checkpoint's .index"]
+        has = has if (path / google_tf1.CONFIG).exists() else has[::-1]
+        problem = f"has a {has[0]} but no {has[1]}"
     return ConfigError(f"{given} {problem}; use {uses}")
 
 

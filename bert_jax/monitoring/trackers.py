@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from bert_jax import small_files, storage
 from bert_jax.errors import ConfigError, CorruptError
@@ -34,7 +34,8 @@ POLL_SECS, RETRY_SECS = 3.0, 10.0
 # if it does not end within CLOSE_SECS after the run.
 HANG_SECS, CLOSE_SECS = 600, 30
 EXIT_SECS = 5.0  # for the kernel to do so
-COMPLETE = "complete\n"
+MAX_LINES = 100  # that are sent before the state is saved
+COMPLETE = b"complete\n"
 
 # log(values, step, seconds since 1970); steps do not decrease.
 Log = Callable[[dict[str, float], int, float], None]
@@ -81,12 +82,12 @@ class Trackers:
             for name in dict.fromkeys(names)
         }
         for process in self._processes.values():
-            _write(process, json.dumps(config) + "\n")
+            _write(process, json.dumps(config).encode() + b"\n")
 
     def end(self, is_complete: bool) -> None:
         """Waits until everything is sent, at most CLOSE_SECS + EXIT_SECS for all."""
         for process in self._processes.values():
-            _write(process, COMPLETE if is_complete else "\n")
+            _write(process, COMPLETE if is_complete else b"\n")
         deadline = time.monotonic() + CLOSE_SECS + EXIT_SECS
         for name, process in self._processes.items():
             with process:  # closes the pipe
@@ -104,10 +105,10 @@ class Trackers:
                 )
 
 
-def _write(process: subprocess.Popen[bytes], line: str) -> None:
+def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):  # the process has failed
-        process.stdin.write(line.encode())
+        process.stdin.write(line)
 
 
 # ---------------------------------------------------------------- the tracker's process
@@ -128,13 +129,15 @@ def main() -> None:
             os.write(stderr, f"config.trackers: {name}: {text}\n".encode())
         reported.add(text)
 
+    # Unbuffered, so that `select` sees a line that follows the config.
+    stdin = open(0, "rb", buffering=0)
     try:
         storage.make_directory(f"{workdir}/{DIRECTORY}")
         if not storage.is_remote(workdir):  # the process of a killed run may be sending
             lock = storage.open_own(f"{workdir}/{DIRECTORY}/{name}.lock", "a")
             while not storage.acquire(lock.fileno()):
                 time.sleep(0.1)
-        follow(name, workdir, json.loads(sys.stdin.readline()), report)
+        follow(name, workdir, json.loads(stdin.readline()), stdin, report)
     except Exception as error:
         report(describe(error))
         os._exit(1)
@@ -142,15 +145,19 @@ def main() -> None:
 
 
 def follow(
-    name: str, workdir: str, config: dict[str, Any], report: Callable[[str], None]
+    name: str,
+    workdir: str,
+    config: dict[str, Any],
+    stdin: IO[bytes],
+    report: Callable[[str], None],
 ) -> None:
-    """Sends the metrics of a run until standard input has its end, despite errors."""
+    """Sends the metrics of a run until `stdin` has its end, despite errors."""
     sender, is_over, pause = None, False, 0.0
     while True:
         if is_over:
             time.sleep(pause)
         else:  # determined before the lines are read
-            is_over = bool(select.select([sys.stdin], [], [], pause)[0])
+            is_over = bool(select.select([stdin], [], [], pause)[0])
             signal.alarm(CLOSE_SECS if is_over else HANG_SECS)
         try:
             if sender is None:
@@ -163,7 +170,7 @@ def follow(
         else:
             pause = POLL_SECS
             if is_over:
-                return sender.close(sys.stdin.readline() == COMPLETE)
+                return sender.close(stdin.readline() == COMPLETE)
 
 
 class Sender:
@@ -195,15 +202,23 @@ class Sender:
         found = storage.stat(path) if storage.exists(path) else None
         if found == self._read:
             return
-        for place, line in _numbered(writer.read(self._workdir)):
-            if place > self._last:
+        lines = _numbered(writer.read(self._workdir))
+        new = [(place, line) for place, line in lines if place > self._last]
+        try:
+            for n, (place, line) in enumerate(new):
                 if limit_secs:
                     signal.alarm(limit_secs)
+                if n and n % MAX_LINES == 0:
+                    self._save_sent()
                 self._send(line)
                 self._last = place
-                if not self._is_buffered:
-                    self._save(self._id, place)
+        finally:
+            self._save_sent()
         self._read = found
+
+    def _save_sent(self) -> None:
+        if not self._is_buffered:
+            self._save(self._id, self._last)
 
     def _send(self, line: dict[str, Any]) -> None:
         hidden = ("step", "time")  # null is a value that was not finite

@@ -115,6 +115,8 @@ def _phase(phase: dict[str, Any], num_phases: int) -> list[str]:
     lines += ["estimated", flops, *_time(phase["estimated"])]
     for each in phase.get("remat", ()):
         fits = "" if each["fits"] else ", DOES NOT FIT"
+        if each["accumulation_steps"] != parts:
+            fits += f", accumulation_steps {each['accumulation_steps']}"
         rates = _rates(each["estimated"]) if each["estimated"] else ""
         size = scaled(each["total_bytes"], BYTES)
         lines.append(_row(f"remat {each['remat']}", size, fits + rates))

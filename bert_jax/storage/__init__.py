@@ -6,7 +6,6 @@ Hugging Face Hub, see hub.py; Python opens all others. retries.py describes erro
 
 import atexit
 import contextlib
-import functools
 import glob as local_glob
 import os
 import re
@@ -277,24 +276,29 @@ def remove_scratch() -> None:
 
 def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> None:
     """Copies files of a directory in a bucket, by their paths in it, to a local one."""
-    names = list(filter(is_wanted, files(directory)))
-    urls, paths = _joined(directory, names), _joined(target, names)
-    with_retries(lambda: file_system(directory).get(urls, paths), directory)
+    system = file_system(directory)
+
+    def fetch(name: str) -> None:
+        url, path = f"{directory}/{name}", os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with_retries(lambda: system.get_file(url, path), url)
+
+    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+        list(pool.map(fetch, filter(is_wanted, files(directory))))
 
 
 def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
     """Copies the files of a local directory to one in a bucket; ends with `last`."""
-    first = [name for name in files(directory) if name not in last]
-    for names in (first, list(last)):
-        paths, urls = _joined(directory, names), _joined(target, names)
-        put = functools.partial(
-            file_system(target).put, paths, urls, batch_size=TRANSFER_THREADS
-        )
-        with_retries(put, target)
+    system = file_system(target)
 
+    def put(name: str) -> None:
+        url, path = f"{target}/{name}", os.path.join(directory, name)
+        with_retries(lambda: system.put_file(path, url), url)
 
-def _joined(directory: str, names: Sequence[str]) -> list[str]:
-    return [f"{directory}/{name}" for name in names]
+    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+        list(pool.map(put, (name for name in files(directory) if name not in last)))
+    for name in last:
+        put(name)
 
 
 def remove(path: str) -> None:

@@ -80,15 +80,14 @@ def write(workdir, *lines):
     storage.make_directory(f"{workdir}/trackers")
 
 
-def call(workdir, monkeypatch, name="mlflow", is_complete=False, report=None):
+def call(workdir, name="mlflow", is_complete=False, report=None):
     """Runs the process of a tracker until the end of the run; returns its reports."""
     reports = []
     reader, writer = os.pipe()
     os.write(writer, b"complete\n" if is_complete else b"\n")
     os.close(writer)
-    with open(reader) as stdin, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdin", stdin)
-        follow(name, str(workdir), {"seed": 1}, report or reports.append)
+    with open(reader, "rb", buffering=0) as stdin:
+        follow(name, str(workdir), {"seed": 1}, stdin, report or reports.append)
     return reports
 
 
@@ -104,16 +103,16 @@ def test_each_line_is_sent_once_although_a_resumed_run_repeats_steps(
 ):
     timed = A | {"mfu": None, "time": 5e8}  # null is not sent
     write(tmp_path, (10, timed), (20, B))
-    call(tmp_path, monkeypatch)
+    call(tmp_path)
     assert memory.seconds[0] == 5e8
     # It was interrupted before the evaluation at step 20.
     write(tmp_path, (10, A), (20, B), (20, C), (30, D))
-    call(tmp_path, monkeypatch)
+    call(tmp_path)
     # A rollback to step 10 dropped lines, and the steps are repeated.
     write(tmp_path, (10, A), (20, B))
-    call(tmp_path, monkeypatch)
+    call(tmp_path)
     write(tmp_path, (10, A), (20, B), (20, C), (30, D), (40, A))
-    call(tmp_path, monkeypatch, is_complete=True)
+    call(tmp_path, is_complete=True)
     assert memory.calls == [
         [(10, "loss", 4.0), (20, "loss", 3.0)],
         [(20, "eval_loss", 3.5), (30, "loss", 2.0)],
@@ -128,7 +127,7 @@ def test_after_an_error_sending_continues_where_it_was_raised(
 ):
     memory.errors = {2: ConnectionError("a"), 3: ConnectionError("b"), 5: KeyError("c")}
     write(tmp_path, (10, A), (20, B), (30, D))
-    reports = call(tmp_path, monkeypatch)
+    reports = call(tmp_path)
     assert memory.calls == [[(10, "loss", 4.0), (20, "loss", 3.0), (30, "loss", 2.0)]]
     assert last_line(tmp_path) == [30, 1]
     rest = "; training continues, and sending is repeated"
@@ -145,11 +144,11 @@ def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(
     write(tmp_path, (10, A))
     memory.close = fail
     with pytest.raises(ConnectionResetError):
-        call(tmp_path, monkeypatch, "wandb")
+        call(tmp_path, "wandb")
     assert last_line(tmp_path, "wandb") == [0, 0]
     del memory.close
-    call(tmp_path, monkeypatch, "wandb")
-    call(tmp_path, monkeypatch, "wandb")
+    call(tmp_path, "wandb")
+    call(tmp_path, "wandb")
     assert memory.calls == [[(10, "loss", 4.0)], [(10, "loss", 4.0)], []]
     assert last_line(tmp_path, "wandb") == [10, 1]
 
@@ -167,16 +166,16 @@ def test_a_corrupt_state_is_reported_and_can_be_removed_during_the_run(
         if len(reports) == 1:
             path.unlink()
 
-    call(tmp_path, monkeypatch, report=report)
+    call(tmp_path, report=report)
     assert reports[0].startswith(f"{path} is not a JSON object; remove it to start a")
     assert memory.calls == [[(10, "loss", 4.0)]]
 
 
 def test_a_tracked_run_of_a_workdir_in_a_bucket(memory, bucket, monkeypatch):
     write("gs://b/run", (10, A), (20, B))
-    call("gs://b/run", monkeypatch)
+    call("gs://b/run")
     assert last_line("gs://b/run") == [20, 1]
-    call("gs://b/run", monkeypatch)
+    call("gs://b/run")
     assert memory.calls[1] == [] and len(set(memory.ids)) == 1
 
 
@@ -309,6 +308,16 @@ def test_a_tracker_that_hangs_delays_only_the_end(tmp_path, monkeypatch, capfd):
     assert time.monotonic() - began < 30
     assert process.returncode == -signal.SIGKILL
     assert capfd.readouterr().err == NOT_SENT.format("wandb")
+
+
+def test_a_run_that_ends_before_its_tracker_has_started_is_sent(tmp_path, monkeypatch):
+    body = "import types\nSettings = dict\ndef init(**_):"
+    body += " return types.SimpleNamespace(offline=True, finish=lambda code: None)"
+    (tmp_path / "wandb.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    opened = Trackers(["wandb"], str(tmp_path), {})
+    opened.end(is_complete=True)
+    assert [process.returncode for process in opened._processes.values()] == [0]
 
 
 def test_trackers_that_fail_are_ended_at_the_same_time(tmp_path, monkeypatch, capfd):

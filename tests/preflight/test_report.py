@@ -59,11 +59,13 @@ def test_the_kinds_of_remat_have_a_line_each(report):
     phase = report["phases"][0]
     found = {"fits": True, "total_bytes": 2**30, "estimated": phase["estimated"]}
     other = {"fits": False, "total_bytes": 2**35, "estimated": None}
+    other["accumulation_steps"] = found["accumulation_steps"] = 8
     phase["remat"] = [found | {"remat": "full"}, other | {"remat": "none"}]
     lines = report_lib.table(report).splitlines()
     (line,) = [line for line in lines if "remat full" in line]
     assert "1.00 GiB" in line and f"MFU {phase['estimated']['mfu']:.1%}" in line
-    assert f"  {'remat none':<20}    32.00 GiB, DOES NOT FIT" in lines
+    row = f"  {'remat none':<20}    32.00 GiB, DOES NOT FIT, accumulation_steps 8"
+    assert row in lines
 
 
 @pytest.mark.parametrize(

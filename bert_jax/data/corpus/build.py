@@ -28,6 +28,7 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import sources
+from bert_jax.data.sources.kind import DatasetSource
 from bert_jax.data.tokenizers import tokenizers, training
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -115,6 +116,9 @@ def _prepare(
     with work_directory.opened(directory, scratch_dir, is_shared) as work:
         found = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
         _check_apart(directory, found)
+        for source in found:  # before hours of work on the text of other sources
+            if isinstance(source.kind, DatasetSource):
+                source.kind.prepare()
         trained_on = None
         if tokenizer is None:
             tokenizer, trained_on = _tokenizer(config, found, work)

@@ -222,11 +222,12 @@ def manifest_text(value: Any, indent: str = "") -> str:
 
 def _read_manifest(path: str) -> dict[str, Any]:
     """Reads a manifest and verifies its digest and its format version."""
+    text = b"" if os.path.isdir(path) else storage.read(path)
     try:
-        manifest = json.loads(storage.read(path))
+        manifest = json.loads(text)
         version = manifest["format_version"]
         is_whole = manifest.get("sha256") == manifest_digest(manifest)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptError(f"{path} is not a corpus manifest; {_AGAIN}") from None
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:

@@ -9,6 +9,7 @@ SPLIT.parquet, SPLIT-*.parquet or SPLIT/*.parquet, in data/ or CONFIG/ or neithe
 default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -201,38 +202,46 @@ def _declared(dataset: Dataset) -> Splits:
     """Returns the files of a config that README.md declares; {} if it has none."""
     if _CARD not in dataset.names:
         return {}
-    configs, defaults = _configs(f"{dataset.root}/{_CARD}")
+    path = f"{dataset.root}/{_CARD}"
+    with _raise_errors(path):
+        configs, defaults = _configs(path)
     if not configs:
         return {}
     result: Splits = {}
-    for split, matches in configs[_config(dataset, sorted(configs), defaults)]:
-        result.setdefault(split, set()).update(filter(matches, dataset.names))
+    name = _config(dataset, sorted(configs), defaults)
+    with _raise_errors(f"{path} (config {name!r})"):
+        for split, matches in _patterns(configs[name]):
+            result.setdefault(split, set()).update(filter(matches, dataset.names))
     return result
 
 
-Patterns = list[tuple[str, Callable[[str], Any]]]  # a split; whether a name is in it
-
-
-def _configs(path: str) -> tuple[dict[str, Patterns], list[str]]:
-    """Returns the configs that a README.md declares, and the names of default ones."""
-    import yaml
+def _configs(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Returns the data_files of each config of a README.md, and the default names."""
     from huggingface_hub import DatasetCard
 
-    card = storage.read(path).decode(errors="replace")
-    found: dict[str, Patterns] = {}
-    defaults = ["default"]
+    found, defaults = {}, ["default"]
+    card = DatasetCard(storage.read(path).decode(errors="replace"))
+    for config in card.data.to_dict().get("configs") or []:
+        if "data_files" in config:
+            name = config.get("config_name", "default")
+            found[name] = config["data_files"]
+            defaults[:0] = [name] if config.get("default") else []
+    return found, defaults
+
+
+@contextlib.contextmanager
+def _raise_errors(what: str) -> Iterator[None]:
+    import yaml
+
     try:
-        for config in DatasetCard(card).data.to_dict().get("configs") or []:
-            if "data_files" in config:
-                name = config.get("config_name", "default")
-                found[name] = list(_patterns(config["data_files"]))
-                defaults[:0] = [name] if config.get("default") else []
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        yield
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(
-            f"{path} has metadata that is not YAML, or data_files without a split or a"
+            f"{what} has metadata that is not YAML, or data_files without a split or a"
             " path; correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
         ) from None
-    return found, defaults
 
 
 def _patterns(files: Any) -> Iterator[tuple[str, Callable[[str], Any]]]:

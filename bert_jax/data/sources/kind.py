@@ -82,6 +82,9 @@ class SourceKind(abc.ABC):
 class DatasetSource(SourceKind):
     """A source without files."""
 
+    def prepare(self) -> None:
+        """Downloads the dataset, unless an earlier call has."""
+
     @abc.abstractmethod
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]

@@ -49,6 +49,9 @@ class TensorFlowDataset(DatasetSource):
         """Returns no version: only one in the spec shows that a dataset has changed."""
         return Found(())
 
+    def prepare(self) -> None:
+        prepare(builder(self._name, _KEY), _KEY)
+
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:

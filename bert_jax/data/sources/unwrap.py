@@ -27,10 +27,14 @@ PART_CHARS = 2**20
 MIN_WIDTH, MAX_WIDTH = 40, 100
 # The number of columns that lines wrapped by hand or by an editor leave unused.
 SLACK = 4
-# The minimum number of breaks inside sentences, unless nearly all breaks, two or more,
-# fit the width exactly.
+# Longer words, such as URLs and code, never fit on a line. They count as this long,
+# because a break before them is no evidence of a width.
+MAX_WORD = 20
+# The minimum number of breaks inside sentences, unless nearly all breaks fit the width
+# exactly. Two lines must be wider than most verse.
 MIN_BREAKS = 3
 MIN_EXACT, MIN_SHARE_EXACT = 0.9, 0.2
+MIN_WIDTH_OF_TWO = 55
 # The minimum share of breaks that are inside a sentence and fit the width. In 17 books
 # of Project Gutenberg the share is 0.41 to 0.97 for prose that contains verse, 0.05 to
 # 0.38 for indexes and glossaries, and 0 to 0.05 for verse, or 0.33 for verse whose
@@ -56,6 +60,8 @@ _STOPS = frozenset(
 )
 _CLOSERS = "\"'\u201d\u2019\u00bb)]_*\u300d\u300f\u300b\u3011\uff09"
 _OPENERS = "\"'\u201c\u2018\u00ab([_*-\u2014\u300c\u300e\u300a\uff08 \t\u3000"
+# Digits and wide punctuation start lines in both prose and verse.
+_NEUTRAL = re.compile("[\\d\u3000-\u303f\uff01-\uff60]")
 _TABLE_ROW = re.compile(r"\S(\t| {3,})\S|\|.*\||(\. ?){6}")
 _BULLET = re.compile(r"[*+>\u2022\u00b7\u2023]\s")
 # The start of a list item or of speech, unless the line before ends inside a sentence.
@@ -132,7 +138,7 @@ def find_wrapping(lines: list[str]) -> Wrapping | None:
     that are certainly inside sentences or, if there are few lines, nearly all breaks
     without slack. No width explains the break after a line over MAX_WIDTH.
     """
-    num_breaks = num_capitals = 0
+    num_breaks = num_neutral = num_capitals = 0
     breaks: list[tuple[str, str]] = []
     inside: list[tuple[str, str]] = []
     for line, following in _breaks(lines):
@@ -140,6 +146,7 @@ def find_wrapping(lines: list[str]) -> Wrapping | None:
         if len(line) > MAX_WIDTH:
             continue
         initial = following.lstrip(_OPENERS)[:1]
+        num_neutral += bool(_NEUTRAL.match(initial))
         num_capitals += initial.isupper()
         if _is_row(line) or _BULLET.match(following.lstrip()):
             continue
@@ -148,14 +155,15 @@ def find_wrapping(lines: list[str]) -> Wrapping | None:
             inside.append((line, following))
     has_capitals = num_capitals > MIN_CAPITALS * num_breaks
     share = MIN_SHARE if has_capitals else MIN_SHARE_WITHOUT_CAPITALS
-    needed = max(MIN_BREAKS, share * num_breaks)
+    needed = max(MIN_BREAKS, share * (num_breaks - num_neutral))
     if len(inside) >= needed:
         wrapping, votes = _best(inside, SLACK)
         if votes >= needed:
             return wrapping
-    if num_breaks > 1 and inside and len(inside) >= MIN_SHARE_EXACT * num_breaks:
+    if inside and len(inside) >= MIN_SHARE_EXACT * num_breaks:
         wrapping, votes = _best(breaks, slack=0)
-        if votes >= MIN_EXACT * num_breaks:
+        is_wide = num_breaks > 1 or wrapping.width >= MIN_WIDTH_OF_TWO
+        if is_wide and votes >= MIN_EXACT * num_breaks:
             return wrapping
     return None
 
@@ -220,7 +228,7 @@ def _word_length(line: str, in_columns: bool) -> int:
     line = line.lstrip()
     if not line.isascii() and _CJK_CHARACTER.match(line):
         return 1 + in_columns  # a line can start with any character
-    return 1 + _length(line.split(" ", 1)[0], in_columns)
+    return 1 + _length(line.split(" ", 1)[0][:MAX_WORD], in_columns)
 
 
 # ------------------------------------------------------------------------ joining lines

@@ -59,7 +59,7 @@ class Table:
         hint = ""
         if close := difflib.get_close_matches(name, self.columns, n=1):
             hint = f"; the nearest is {close[0]!r}"
-        elif self.spec.startswith(("csv:", "tsv:")):
+        elif key and self.spec.startswith(("csv:", "tsv:")):
             hint = (
                 "; if the first line is data, name the columns in config.data.header;"
                 " tsv: is for tabs between columns, and csv: for commas"

@@ -21,6 +21,7 @@ from bert_jax.data.batches import visits
 from bert_jax.data.corpus import (
     build,
     corpus,
+    input_groups,
     segments,
     sorted_runs,
 )
@@ -469,6 +470,14 @@ def check_fails(config, message, num_workers=1):
         build.prepare(config, num_workers)
     assert "correct this and rerun the same command to resume" in str(caught.value)
     assert os.listdir(config.data.corpus_dir) == ["unfinished"]
+
+
+def test_a_dataset_is_prepared_before_any_text_is_tokenized(source, monkeypatch):
+    config, documents = source
+    write_source(config, documents)
+    specs = (*config.data.sources, "tfds:no_such_dataset")
+    monkeypatch.setattr(input_groups, "write_runs", pytest.fail)
+    fails_at_once(changed(config, "data", sources=specs), "no_such_dataset")
 
 
 def fails_at_once(config, message):

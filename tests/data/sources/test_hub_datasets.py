@@ -232,11 +232,14 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
         b"1",
     ],
 )
-def test_incomplete_metadata_is_an_error(tmp_path, data_files):
-    card = b"---\nconfigs:\n- config_name: en\n  data_files: %s\n---\n" % data_files
-    message = f"{tmp_path}/README.md has metadata that is not YAML, or data_files"
+def test_incomplete_metadata_is_an_error_if_its_config_is_read(tmp_path, data_files):
+    card = b"---\nconfigs:\n- config_name: en\n  data_files: %s\n" % data_files
+    card += b"- config_name: de\n  data_files: train.parquet\n---\n"
+    where = f"{tmp_path}/README.md (config 'en')"
+    message = f"{where} has metadata that is not YAML, or data_files"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        names(tmp_path, "", ["train.parquet"], card)
+        names(tmp_path, "/en", ["train.parquet"], card)
+    assert names(tmp_path, "/de", ["train.parquet"], card)
 
 
 def test_a_repository_is_named_only_if_it_is_read(hub, tmp_path, monkeypatch):

@@ -208,7 +208,7 @@ def test_lines_that_are_not_wrapped_are_kept(lines):
     assert not counts
 
 
-@pytest.mark.parametrize("num_lines", [3, 4])
+@pytest.mark.parametrize("num_lines", [2, 3, 4])
 def test_a_few_lines_of_one_width_are_joined(num_lines):
     lines = textwrap.wrap(PROSE[0], 72)[:num_lines]
     found, counts = joined(lines)
@@ -300,3 +300,19 @@ def test_memory_is_bounded():
     stream = unwrap.unwrapped(source(), collections.Counter())
     assert next(stream) == PROSE[0]
     assert read <= 2 * unwrap.PART_LINES
+
+
+def test_parts_of_a_document_end_between_paragraphs():
+    copies = 3 * unwrap.PART_LINES // len(wrapped(PROSE))
+    found, counts = joined(wrapped(PROSE * copies))
+    assert found == [PROSE * copies]
+    assert counts == {"documents_unwrapped": 1}
+
+
+def test_verse_of_many_pages_in_a_wrapped_document_is_kept():
+    copies = unwrap.PART_LINES // len(wrapped(PROSE)) + 1
+    verse = VERSE * unwrap.PART_LINES
+    lines = [*wrapped(PROSE * copies), *verse, "", *wrapped(PROSE)]
+    (found,), counts = joined(lines)
+    assert found == [*PROSE * copies, *verse, *PROSE]
+    assert counts == {"documents_unwrapped": 1}

@@ -137,11 +137,16 @@ def test_invalid_bytes_and_specs_are_errors(tmp_path):
             " columns are sentence, label; the nearest is 'sentence'",
         ),
         (
+            "config.task.index",
+            "id",
+            "config.task.index='id': tsv:a.tsv has no column 'id'; its columns are"
+            " sentence, label; if the first line is data, name the columns in config."
+            "data.header; tsv: is for tabs between columns, and csv: for commas",
+        ),
+        (
             "",
             "id",
-            "tsv:a.tsv has no column 'id'; its columns are sentence, label; if the"
-            " first line is data, name the columns in config.data.header; tsv: is for"
-            " tabs between columns, and csv: for commas",
+            "tsv:a.tsv has no column 'id'; its columns are sentence, label",
         ),
     ],
 )
