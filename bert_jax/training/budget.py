@@ -163,7 +163,7 @@ class Budget:
         setattr(self._costs, name, clock() - start)
 
     def update(self, step: int, seconds: float, last_save: float) -> None:
-        """Makes a new plan at log lines.
+        """Computes a new plan at every `log_every_steps` steps.
 
         All processes call it after each step, before they evaluate or save, so that a
         checkpoint holds the plan with which the run continues.

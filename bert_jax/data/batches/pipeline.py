@@ -219,7 +219,7 @@ _attributes: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
 @functools.cache
 def delete_in_a_thread() -> None:
-    """Makes a thread delete the tf.data iterators of this process, all at its end.
+    """Starts a thread that deletes tf.data iterators, the remaining ones at exit.
 
     The destructor of an iterator waits until its threads have returned from Python. Two
     deletions never end (seen with TensorFlow 2.21 and Python 3.11):

@@ -264,8 +264,8 @@ def _tokenizer(
     if config.tokenizer.vocab_file:
         return tokenizers.load(config.tokenizer), None
     settings = _recipe(config, *_SHARD_KEYS)
-    # Of a large text, the vocabulary is kept if files change: another one, with a few
-    # other pieces, would mean that all text is encoded again.
+    # The vocabulary of a large text is kept if files change, because a new vocabulary
+    # would require encoding all text again.
     settings |= (
         {"inputs": [dataclasses.asdict(source) for source in found]}
         if is_small(found)

@@ -86,7 +86,7 @@ class Tokenizer(abc.ABC):
             # A piece of SentencePiece has the offset of the space before its word.
             is_space = np.array([text[i : i + 1].isspace() for i in starts], bool)
             starts = starts + (is_space & (ids_of_text != unk)).astype(np.int32)
-            # Of several unknown characters, the library locates the first.
+            # The library gives an [UNK] the offsets of its first character only.
             for i in np.flatnonzero(ids_of_text == unk):
                 following = text[starts[i] : np.append(starts, len(text))[i + 1]]
                 ends[i] = max(ends[i], starts[i] + len(following.rstrip()))
