@@ -53,7 +53,7 @@ def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None
 
     Returns a description of the problem, or None.
     """
-    found, _ = storage.stat(path)
+    found = storage.stat(path).num_bytes
     if found != num_bytes:
         return f"{path} has {found} bytes, but the manifest lists {num_bytes}"
     if sha256 is None or any(digest(path) == (num_bytes, sha256) for _ in range(2)):
