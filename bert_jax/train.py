@@ -134,12 +134,7 @@ def train_with_rollbacks(
     first_step: int,
     position: Position,
 ) -> TrainState:
-    """Takes the steps after `first_step`, rolling back as config.guard allows.
-
-    Raises:
-      Interrupted: when the run was interrupted and a checkpoint is saved.
-      DivergedError: when too many steps are not finite; the state is not saved.
-    """
+    """Takes the steps after `first_step`, rolling back as config.guard allows."""
     checkpoints, monitor, began = saver.checkpoints, saver.monitor, bert_jax.BEGAN
     while True:
         try:
@@ -219,7 +214,7 @@ def open_inputs(
     with monitor.activity("opening devices"):
         devices.open_devices()
         mesh = mesh_lib.make_mesh(config.mesh)
-        mesh_lib.check_mesh(config, mesh)
+        mesh_lib.check(config, mesh)
         is_begun = workdir_lib.is_begun(workdir, config)
         print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
         jax.set_mesh(mesh)

@@ -31,10 +31,6 @@ def test_phase_of_a_step(step, phase_and_done):
     assert phases.phase_of(two_phases(), step) == phase_and_done
 
 
-def test_phase_starts():
-    assert phases.phase_starts(two_phases()) == [0, 20]
-
-
 def taken(config, skips):
     return [phases.batch_of(config, step, skips) for step in range(config.num_steps)]
 

@@ -189,7 +189,7 @@ def _watch_notices() -> None:
 
 def _notices() -> set[str]:
     host = os.environ.get("GCE_METADATA_HOST", METADATA_HOST)
-    found = set()
+    notices = set()
     for name, value in NOTICES.items():
         request = urllib.request.Request(
             f"http://{host}/computeMetadata/v1/instance/{name}",
@@ -198,10 +198,10 @@ def _notices() -> set[str]:
         try:
             with _DIRECT.open(request, timeout=POLL_SECS) as response:
                 if response.read().decode().strip() == value:
-                    found.add(name)
+                    notices.add(name)
         except (OSError, http.client.HTTPException):
             pass  # the server is not always available; SIGTERM still arrives without it
-    return found
+    return notices
 
 
 def interrupted() -> bool:

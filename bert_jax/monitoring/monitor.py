@@ -71,11 +71,9 @@ class Monitor:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
         Args:
-          rates: (phase index, steps per second) -> throughput metrics of a line. A
-            line without a timed step has none.
-          format_steps: formats the metrics of a line for printing.
+          rates: (phase index, steps per second) -> throughput metrics of a line.
           on_steps: called with (last step, metrics of each step since the last line)
-            before a line is written. `step` and `flush` pass on its exceptions.
+            before a line is written; `step` and `flush` pass on its exceptions.
           began: `clock()` at the start of the time that no earlier line accounts for.
         """
         self.close()

@@ -6,12 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import rich.progress
-
-Stream = Literal["stdout", "stderr"]
-TICK_SECS = 15.0  # interval of the lines of `task`
 
 # The shortest and longest interval between plain lines. Between these limits it is a
 # tenth of the elapsed time: six lines in the first minute, and 60 in an hour.
@@ -51,8 +47,7 @@ class Progress:
             self._task = self._bar.add_task(doing, total=total)
 
     def __enter__(self) -> "Progress":
-        shown = self._bar or _ticking(self._print_line, line_interval)
-        self._shown.enter_context(shown)
+        self._shown.enter_context(self._bar or _ticking(self._print_line))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -91,14 +86,12 @@ class Progress:
 
 
 @contextlib.contextmanager
-def _ticking(
-    print_line: Callable[[], None], interval: Callable[[float], float]
-) -> Iterator[None]:
-    """Prints lines from a thread, `interval(elapsed seconds)` after the one before."""
+def _ticking(print_line: Callable[[], None]) -> Iterator[None]:
+    """Prints lines from a thread, at intervals of `line_interval`."""
     start, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
-        while not over.wait(interval(time.monotonic() - start)):
+        while not over.wait(line_interval(time.monotonic() - start)):
             print_line()
 
     thread = threading.Thread(target=tick, daemon=True)
@@ -115,22 +108,21 @@ def line_interval(elapsed_secs: float) -> float:
     return min(max(LINE_SECS, elapsed_secs / 10), MAX_LINE_SECS)
 
 
-def _print(line: str, stream: Stream = "stdout") -> None:
-    file = getattr(sys, stream)
-    if file is not None:  # it is None if it was closed
-        file.write(f"{line}\n")  # one call, because other threads print as well
-        file.flush()
+def _print(line: str) -> None:
+    if sys.stdout is not None:  # it is None if it was closed
+        sys.stdout.write(f"{line}\n")  # one call, because other threads print as well
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
-def task(name: str, stream: Stream) -> Iterator[None]:
+def task(name: str) -> Iterator[None]:
     """Prints a line at the start and the end of a task, and at intervals."""
     start = time.monotonic()
 
-    def print_line(end: str = "") -> None:
-        _print(f"{name}: {time.monotonic() - start:.0f} s{end}", stream)
+    def print_line(end: str = " so far") -> None:
+        _print(f"{name}: {time.monotonic() - start:.0f} s{end}")
 
-    _print(f"{name} ...", stream)
-    with _ticking(lambda: print_line(" so far"), lambda _: TICK_SECS):
+    _print(f"{name} ...")
+    with _ticking(print_line):
         yield
-    print_line()
+    print_line("")

@@ -194,14 +194,14 @@ def _plot(axes: Any, lines: list[dict[str, Any]], name: str, **style: Any) -> No
 def _verdicts(last: dict[str, Any], unigram_entropy: float) -> list[str]:
     """Returns what a held-out line shows about the model, and what it does not."""
     loss = last["eval_masked_lm_loss"]
-    found = [
+    sentences = [
         "Whether it helps a task, only fine-tuning shows: compare with --from_scratch."
     ]
     if loss > unigram_entropy - USEFUL_NATS:
         learned = "has learned little more than word frequencies"
         if loss > unigram_entropy + 0.1:
             learned = "has not even learned word frequencies"
-        found = [
+        sentences = [
             f"WARNING: the model {learned} and is no better a start for fine-tuning"
             f" than random weights (the loss must be {USEFUL_NATS:g} nat below the"
             " unigram entropy): train longer (config.phases[i].num_steps), on more"
@@ -210,11 +210,11 @@ def _verdicts(last: dict[str, Any], unigram_entropy: float) -> list[str]:
     guessed = last.get(MAJORITY, 1.0)
     least = guessed + LEARNED_PAIRS * (1.0 - guessed)
     if guessed < 1.0 and last["eval_next_sentence_accuracy"] < least:
-        found.append(
+        sentences.append(
             "WARNING: the model has not learned next-sentence prediction: train longer,"
             " or without it (config.data.next_sentence=False)."
         )
-    return found
+    return sentences
 
 
 def summary(

@@ -44,15 +44,14 @@ Log = Callable[[dict[str, float], int, float], None]
 Opened = tuple[Log, Callable[[bool], None], str]
 
 
-def check_installed(names: Sequence[str]) -> str:
-    """Raises ConfigError if a library is missing; returns "", for `multihost.agree`."""
+def check_installed(names: Sequence[str]) -> None:
+    """Raises ConfigError if a library is missing."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"config.trackers: {name} is not installed; run pip install {name}, or"
                 " remove it from config.trackers"
             )
-    return ""
 
 
 # ----------------------------------------------------------------- the training process
@@ -199,8 +198,8 @@ class Sender:
         The kernel kills this process if a line takes `limit_secs`; 0 changes no limit.
         """
         path = os.path.join(self._workdir, writer.METRICS_FILE)
-        found = storage.stat(path) if storage.exists(path) else None
-        if found == self._read:
+        newest = storage.stat(path) if storage.exists(path) else None
+        if newest == self._read:
             return
         lines = _numbered(writer.read(self._workdir))
         new = [(place, line) for place, line in lines if place > self._last]
@@ -214,7 +213,7 @@ class Sender:
                 self._last = place
         finally:
             self._save_sent()
-        self._read = found
+        self._read = newest
 
     def _save_sent(self) -> None:
         if not self._is_buffered:
@@ -248,8 +247,10 @@ def describe(error: Exception) -> str:
     if isinstance(error, CorruptError):  # of the state
         return str(error)
     sources = (error, getattr(error, "exc", None), error.__cause__, error.__context__)
-    found = (getattr(getattr(x, "response", None), "status_code", 0) for x in sources)
-    status = next(filter(None, found), 0)
+    statuses = (
+        getattr(getattr(x, "response", None), "status_code", 0) for x in sources
+    )
+    status = next(filter(None, statuses), 0)
     of_mlflow = getattr(error, "get_http_status_code", lambda: 500)()
     if of_mlflow != 500:  # the default, also without a server
         status = of_mlflow
@@ -304,9 +305,9 @@ def open_mlflow(id: str, name: str, config: dict[str, Any]) -> Opened:
 
     mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
     tag = f"tags.bert_jax_run = '{id}'"
-    found = mlflow.search_runs(filter_string=tag, output_format="list")
+    runs = mlflow.search_runs(filter_string=tag, output_format="list")
     run = mlflow.start_run(
-        found[0].info.run_id if found else None,
+        runs[0].info.run_id if runs else None,
         run_name=name,
         tags={"bert_jax_run": id},
     )

@@ -173,9 +173,9 @@ def _rates(estimated: dict[str, Any]) -> str:
     )
 
 
-def _hours_and_cost(found: dict[str, Any]) -> str:
-    cost = "" if found["cost"] is None else f", cost {found['cost']:,.2f}"
-    return scaled(found["hours"] * 3600, TIME) + cost
+def _hours_and_cost(estimate: dict[str, Any]) -> str:
+    cost = "" if estimate["cost"] is None else f", cost {estimate['cost']:,.2f}"
+    return scaled(estimate["hours"] * 3600, TIME) + cost
 
 
 if __name__ == "__main__":

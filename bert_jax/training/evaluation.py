@@ -128,10 +128,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the mean of each metric over all masked positions or pairs.
 
-    Args:
-      eval_step: jitted result of `step.make_eval_step`.
-      batches: held-out batches, the same number in every process.
-      accumulation_steps: as in training, so that it needs no more memory.
+    Each batch is split as in training, so that it needs no more memory. Every process
+    has the same number of batches.
     """
     totals: dict[str, list[float]] = {}
     for batch in batches:

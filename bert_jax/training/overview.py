@@ -95,15 +95,11 @@ def tracked(
     return keys | {f"run.{name}": value for name, value in run.items()}
 
 
-def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
-    """Verifies the last checkpoint, plots the curves and prints a summary.
-
-    Returns "", for `multihost.agree`.
-    """
+def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> None:
+    """Verifies the last checkpoint, plots the curves and prints a summary."""
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
     lines, entropy = writer.read(workdir), held_out.unigram_entropy()
     report.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - began, multihost.num_processes()
     print(report.summary(workdir, num_steps, seconds, lines, entropy, processes))
-    return ""

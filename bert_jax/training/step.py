@@ -181,12 +181,9 @@ def apply_gradients(
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
 
-    The update is skipped if the loss or a gradient is not finite.
-
-    Args:
-      shard_optimizer: whether moments and update are sharded over the data axis as
-        well (ZeRO-1).
-      factor: float32[], a factor of the update; None for none.
+    The update is multiplied by `factor`, float32[], and skipped if the loss or a
+    gradient is not finite. With `shard_optimizer`, moments and update are sharded over
+    the data axis as well (ZeRO-1).
     """
     with jax.named_scope("optimizer"):
         before = state.params
@@ -258,9 +255,7 @@ def accumulate(
 ) -> tuple[Any, Metrics]:
     """Accumulates gradients and sums over `num` microbatches in a loop.
 
-    Args:
-      grad: called with the parameters, a microbatch, and the indices of its rows in
-        the batch, int32, from which dropout is computed.
+    `grad` also gets the indices of a microbatch's rows in the batch, for dropout.
     """
     rows_B = row_indices(len(batch["input_ids"]))
     if num == 1:

@@ -133,10 +133,10 @@ def test_join_exits_with_76_if_a_process_is_missing(process_id):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (("h:1", None, None), "'h:1', None, None; they must be"),
-        ((None, "2", None), "None, '2', None; they must be"),
+        (("h:1", None, None), "'h:1', '', ''; they must be"),
+        ((None, "2", None), "'', '2', ''; they must be"),
         (("h:1", "two", "0"), "'h:1', 'two', '0'; they must be HOST:PORT"),
-        (("h:1", "2", "2"), "JAX_PROCESS_ID=2 must be below JAX_NUM_PROCESSES=2"),
+        (("h:1", "2", "2"), "'h:1', '2', '2'; they must be HOST:PORT"),
         *(
             ((address, "2", "0"), f"{address!r}, '2', '0'; they must be HOST:PORT")
             for address in ("node1", "node1:", ":8476", "node1:http")

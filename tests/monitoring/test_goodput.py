@@ -77,13 +77,6 @@ def test_a_resumed_run_continues_the_totals(advance):
     }
 
 
-def test_an_interrupted_run_loses_no_steps(advance):
-    now = goodput.time.time()
-    lines = [line(20, now - 9, steps=18.0)]
-    found = goodput.Goodput(lines, 20, began=goodput.clock())
-    assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 9.0}
-
-
 @pytest.mark.parametrize("jump", [3 * 3600.0, -3 * 3600.0])
 def test_a_step_of_the_time_of_day_counts_in_no_part(advance, monkeypatch, jump):
     """The machine sets its clock after this process began, which is then exact."""

@@ -245,7 +245,7 @@ def _locked(corpus_dir: str) -> Iterator[None]:
     what = f"config.data.corpus_dir={corpus_dir!r}"
     if storage.is_remote(corpus_dir):
         directory = f"{corpus_dir}/{LEASE_DIRECTORY}"
-        lock = lease.Lease(directory, lease.exit_when_lost(what))
+        lock = lease.Lease(directory, what)
         if holder := lock.acquire():
             raise ConfigError(
                 f"{what} is being prepared by {holder}; wait until it has finished"

@@ -62,7 +62,7 @@ def train(
         for document in sample(config.data, found, max_bytes, sampled)
     )
     size, kind = config.tokenizer.vocab_size, config.tokenizer.kind
-    with progress.task(f"tokenizer: training {size:,} pieces ({kind})", "stdout"):
+    with progress.task(f"tokenizer: training {size:,} pieces ({kind})"):
         tokenizer = tokenizers.train(sentences, config.tokenizer)
     trained_on = {
         "documents": sum(each.documents for each in sampled),
