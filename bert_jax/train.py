@@ -24,7 +24,7 @@ from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import start as start_lib
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.monitoring.report import format_duration
+from bert_jax.monitoring.progress import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.storage import lease
 from bert_jax.training import compilation, nonfinite, optimizer, overview

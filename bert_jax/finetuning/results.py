@@ -19,8 +19,7 @@ from bert_jax.errors import AllDivergedError, CorruptError
 from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.setup import Setup, Split
-from bert_jax.monitoring.progress import Progress
-from bert_jax.monitoring.report import format_duration
+from bert_jax.monitoring.progress import Progress, format_duration
 
 RESULT_FILE = "result.json"
 SUMMARY_FILE = "results.json"

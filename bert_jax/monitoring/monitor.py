@@ -13,7 +13,7 @@ from bert_jax.distributed.stopping import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
-from bert_jax.monitoring.report import StepProgress
+from bert_jax.monitoring.progress import StepProgress
 
 if TYPE_CHECKING:
     from bert_jax.monitoring.trackers import Trackers

@@ -1,4 +1,4 @@
-"""Shows the progress of long work: a bar on a terminal, lines in a log file."""
+"""Shows the progress of long work and of steps: a bar on a terminal, or lines."""
 
 import contextlib
 import os
@@ -13,6 +13,8 @@ import rich.progress
 # tenth of the elapsed time: six lines in the first minute, and 60 in an hour.
 LINE_SECS = 10.0
 MAX_LINE_SECS = 60.0
+# The longest time without a line while steps complete.
+QUIET_SECS = 30.0
 
 
 def has_terminal() -> bool:
@@ -126,3 +128,67 @@ def task(name: str) -> Iterator[None]:
     with _ticking(print_line):
         yield
     print_line("")
+
+
+# ---------------------------------------------------------------------------- steps
+
+
+class StepProgress:
+    """Prints metrics as lines with the step and the time left."""
+
+    def __init__(self, first_step: int, num_steps: int):
+        self.num_steps = num_steps
+        self._width = len(_place(num_steps, num_steps))
+        self._timed_from: tuple[int, float] | None = None  # step, seconds
+        self._done = first_step
+        self._printed_at = time.monotonic()
+
+    def advance(self, step: int) -> None:
+        """Records that `step` is complete."""
+        if self._timed_from is None:
+            self._timed_from = step, time.monotonic()
+            self._printed_at = time.monotonic()
+        self._done = step
+        self.tick("")
+
+    def tick(self, text: str) -> None:
+        """Prints the step and a text if there was no line for QUIET_SECS."""
+        if time.monotonic() - self._printed_at >= QUIET_SECS:
+            self.print(f"{_place(self._done, self.num_steps)}{text}{self._left()}")
+
+    def update(self, step: int, text: str) -> None:
+        """Prints a log line; `text` is its formatted metrics."""
+        place = _place(step, self.num_steps)
+        self.print(f"{place:<{self._width}}  {text}{self._left()}")
+
+    def _left(self) -> str:
+        if self._timed_from is None or self._done == self._timed_from[0]:
+            return ""
+        step, when = self._timed_from
+        secs_per_step = (time.monotonic() - when) / (self._done - step)
+        return (
+            f"  {format_duration(secs_per_step * (self.num_steps - self._done))} left"
+        )
+
+    def print(self, text: str) -> None:
+        """Prints a line; a run continues when its terminal has been closed."""
+        self._printed_at = time.monotonic()
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # the reader of the pipe stopped on purpose
+            raise
+        except OSError:
+            pass
+
+
+def _place(step: int, num_steps: int) -> str:
+    return f"step {step:,}/{num_steps:,}"
+
+
+def format_duration(seconds: float) -> str:
+    """Formats seconds as 45 s, 3 min 20 s or 2 h 05 min."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"

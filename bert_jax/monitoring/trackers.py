@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from bert_jax import small_files, storage
@@ -201,45 +201,41 @@ class Sender:
         newest = storage.stat(path) if storage.exists(path) else None
         if newest == self._read:
             return
-        lines = _numbered(writer.read(self._workdir))
-        new = [(place, line) for place, line in lines if place > self._last]
+        counts: collections.Counter[int] = collections.Counter()  # of lines, by step
         try:
-            for n, (place, line) in enumerate(new):
+            for line in writer.read(self._workdir):
+                step = line["step"]
+                counts[step] += 1
+                if (step, counts[step]) <= self._last:
+                    continue
                 if limit_secs:
                     signal.alarm(limit_secs)
-                if n and n % MAX_LINES == 0:
+                self._log(_values(line), step, line.get("time", time.time()))
+                self._last = step, counts[step]
+                if counts.total() % MAX_LINES == 0:
                     self._save_sent()
-                self._send(line)
-                self._last = place
         finally:
             self._save_sent()
         self._read = newest
-
-    def _save_sent(self) -> None:
-        if not self._is_buffered:
-            self._save(self._id, self._last)
-
-    def _send(self, line: dict[str, Any]) -> None:
-        hidden = ("step", "time")  # null is a value that was not finite
-        values = {k: v for k, v in line.items() if v is not None and k not in hidden}
-        self._log(values, line["step"], line.get("time", time.time()))
 
     def close(self, is_complete: bool) -> None:
         """Ends the tracked run."""
         self._close(is_complete)
         self._save(self._id, self._last)
 
+    def _save_sent(self) -> None:
+        if not self._is_buffered:
+            self._save(self._id, self._last)
+
     def _save(self, id: str, last: tuple[int, ...]) -> None:
         state = {"id": id, "last_line": last}
         storage.write(self._file, (json.dumps(state) + "\n").encode())
 
 
-def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Yields ((step, n), line) for the n-th line of its step."""
-    counts: collections.Counter[int] = collections.Counter()
-    for line in lines:
-        counts[line["step"]] += 1
-        yield (line["step"], counts[line["step"]]), line
+def _values(line: dict[str, Any]) -> dict[str, float]:
+    """Returns the finite metrics of a line; null is a value that was not finite."""
+    hidden = ("step", "time")
+    return {k: v for k, v in line.items() if v is not None and k not in hidden}
 
 
 def describe(error: Exception) -> str:

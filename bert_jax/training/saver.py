@@ -17,7 +17,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.monitoring import report, writer
+from bert_jax.monitoring import summary, writer
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS
 from bert_jax.phases import Position, phase_of
@@ -124,7 +124,7 @@ class Saver:
         with self.monitor.activity("evaluating"), self.budget.timing("evaluation"):
             line = self.held_out.evaluate(state, phase_index)
         self.ranking.add(step, phase_index, line)
-        self.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
+        self.monitor.log(step, line, f"held out: {summary.format_held_out(line)}")
         if not self.config.checkpoint.keep_best:
             return False
         return multihost.from_process_0(
