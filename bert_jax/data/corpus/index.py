@@ -31,7 +31,7 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.corpus.streamed import Unit
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -63,7 +63,7 @@ def check(specs: Sequence[str]) -> None:
 
 
 def make(
-    found: tuple[sources.Source, ...],
+    inputs: tuple[Source, ...],
     data: DataConfig,
     tokenizer: tokenizers.Tokenizer,
     directory: str,
@@ -74,7 +74,7 @@ def make(
     Returns a plan of the validation shards, whose one training shard is empty; the
     training shards by file name; and their files and units.
     """
-    tasks = _tasks(found, data)
+    tasks = _tasks(inputs, data)
     finished = sorted_runs.remove_all_but({task.name for task in tasks}, directory)
 
     def missing() -> Iterator[Task]:
@@ -94,13 +94,13 @@ def make(
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
     train = {task.file: _read_result(directory, task) for task in tasks}
-    files = [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
+    files = [[i, *file[:2]] for i, source in enumerate(inputs) for file in source.files]
     return held_out, train, streamed.Index(files, {x.file: x.units for x in tasks})
 
 
-def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
+def _tasks(inputs: tuple[Source, ...], data: DataConfig) -> list[Task]:
     """Assigns units to shards at random, so that a shard has text of many files."""
-    planned = plan_units(found, data.num_shards)
+    planned = plan_units(inputs, data.num_shards)
     if len(planned) < data.num_shards:
         raise ConfigError(
             f"config.data.num_shards={data.num_shards}, but config.data.sources have"
@@ -112,7 +112,7 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
     order = pairs.CounterRandom(len(planned)).order(len(planned))
     files = segments.key_ranges(data, 0).files
     # With the modification time, so that results for an older file are not reused.
-    stats = {(i, file.path): file[:3] for i, s in enumerate(found) for file in s.files}
+    stats = {(i, file.path): file[:3] for i, s in enumerate(inputs) for file in s.files}
     tasks = []
     for i, file in enumerate(files):
         own = [planned[number] for number in np.sort(order[i :: len(files)])]
@@ -121,7 +121,7 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
                 unit.source,
                 *stats[unit[:2]],
                 unit.part,
-                found[unit.source].kind.format,
+                inputs[unit.source].kind.format,
                 data.source_weights[unit.source] if data.source_weights else 1.0,
             ]
             for unit in own
@@ -132,12 +132,12 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
     return tasks
 
 
-def plan_units(found: tuple[sources.Source, ...], num_shards: int) -> list[Unit]:
+def plan_units(inputs: tuple[Source, ...], num_shards: int) -> list[Unit]:
     """Divides the files of all sources into units, ordered by source and file."""
-    total = sources.total_bytes(found) or 0
+    total = sources.total_bytes(inputs) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
-    kinds = [source.kind for source in found]
-    files = [(i, file) for i, source in enumerate(found) for file in source.files]
+    kinds = [source.kind for source in inputs]
+    files = [(i, file) for i, source in enumerate(inputs) for file in source.files]
 
     def units_of(place: tuple[int, InputFile]) -> list[Unit]:
         number, file = place

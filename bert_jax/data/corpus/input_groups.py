@@ -20,7 +20,7 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import sorted_runs, workers
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.kind import FileSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -42,12 +42,10 @@ class Group:
         return sum(file.text_bytes for file in self.files)
 
 
-def plan(
-    found: tuple[sources.Source, ...], data: DataConfig, max_bytes: int
-) -> list[Group]:
+def plan(inputs: tuple[Source, ...], data: DataConfig, max_bytes: int) -> list[Group]:
     """Groups the files of all sources; several share a group of about max_bytes."""
     groups = []
-    for number, source in enumerate(found):
+    for number, source in enumerate(inputs):
         kind, parts = source.kind, source.files
         # A part of lines would lose the line numbers in messages.
         if isinstance(kind, FileSource) and not kind.is_line_based:
@@ -55,7 +53,7 @@ def plan(
             with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
                 parts = tuple(itertools.chain(*pool.map(divide, source.files)))
         groups += [
-            Group(number, source.spec, files, _name(number, source, files, data))
+            Group(number, kind.spec, files, _name(number, source, files, data))
             for files in _grouped(parts, max_bytes)
         ]
     return groups
@@ -101,7 +99,7 @@ def _grouped(
 
 def _name(
     number: int,
-    source: sources.Source,
+    source: Source,
     files: tuple[InputFile, ...],
     data: DataConfig,
 ) -> str:

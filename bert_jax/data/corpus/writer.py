@@ -26,7 +26,7 @@ from bert_jax.data.corpus import (
     sorted_runs,
     streamed,
 )
-from bert_jax.data.sources import sources
+from bert_jax.data.sources.kind import Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
@@ -183,16 +183,16 @@ def finish(
     trained_on: dict[str, Any] | None,
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
-    found: tuple[sources.Source, ...],
+    inputs: tuple[Source, ...],
     index: streamed.Index | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
     Args:
-      trained_on: amount of text, see `training.train`; None for a vocabulary file.
+      trained_on: amount of text, see `vocabulary.train`; None for a vocabulary file.
       counts: `encoding.COUNTS`, "repeated", and those of tokens, reading and cleaning.
       written: results by file name; shards without documents may be missing.
-      found: the sources, whose commits on the Hugging Face Hub are recorded.
+      inputs: the sources, whose commits on the Hugging Face Hub are recorded.
       index: files and units of the training shards, if these are streamed.
     """
     results = written.values()
@@ -229,7 +229,7 @@ def finish(
         manifest["stream"] = index.to_json()
     directory = config.data.corpus_dir
     tokenizer.save(directory)
-    if commits := {x.spec: x.commit for x in found if x.commit}:
+    if commits := {x.kind.spec: x.commit for x in inputs if x.commit}:
         manifest["hub_commits"] = commits
     manifest["sha256"] = corpus.manifest_digest(manifest)
     text = corpus.manifest_text(manifest) + "\n"

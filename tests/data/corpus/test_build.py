@@ -27,7 +27,7 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from tests import fake_hub
 from tests.conftest import slow
@@ -654,7 +654,7 @@ def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     def trained(*_):
         raise AssertionError("a vocabulary was trained")
 
-    monkeypatch.setattr(tokenizers, "train", trained)
+    monkeypatch.setattr(training, "train", trained)
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
@@ -680,7 +680,7 @@ MEASURE = """
 import json, multiprocessing, re, sys
 from bert_jax import config
 from bert_jax.data.corpus import build, workers
-from bert_jax.data.tokenizers import wordpiece_training
+from bert_jax.data.tokenizers import training
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
@@ -695,7 +695,7 @@ def watched(*args, **kwargs):
 
 workers.run = watched
 build.RUN_BYTES = build.SMALL_BYTES = 2**20
-wordpiece_training.TRAINING_BYTES = 2**22
+training.TRAINING_BYTES["wordpiece"] = 2**22
 build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """
