@@ -9,7 +9,6 @@ import os
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
@@ -347,21 +346,18 @@ def _write_shards(
         is_own = written.settings == digest
         return is_own and (file in existing or written.shard is None)
 
-    def missing() -> Iterator[writer.ShardTask]:
-        for number, file in enumerate(plan.files):
-            if file in finished:
-                progress.add(1, found_done=True)
-            else:
-                path = os.path.join(corpus_dir, file)
-                pieces = plan.positions[:, number : number + 2]
-                yield writer.ShardTask(path, pieces, results[file])
-
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         are_finished = pool.map(is_finished, plan.files)
         finished = set(itertools.compress(plan.files, are_finished))
-
+    missing = [
+        (os.path.join(corpus_dir, file), plan.positions[:, i : i + 2], results[file])
+        for i, file in enumerate(plan.files)
+        if file not in finished
+    ]
+    args = writer.write_planned, plan.runs, digest
     with Progress("writing", len(results), "shards") as progress:
-        for _ in run(writer.ShardWriter, (plan.runs, digest), missing()):
+        progress.add(len(finished), found_done=True)
+        for _ in run(functools.partial, args, missing):
             progress.add(1)
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         written = pool.map(writer.read_written, results.values())

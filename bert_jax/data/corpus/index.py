@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
     encoding,
     input_groups,
-    segments,
+    keyed,
     sorted_runs,
     streamed,
     workers,
@@ -76,17 +76,11 @@ def make(
     """
     tasks = _tasks(inputs, data)
     finished = sorted_runs.remove_all_but({task.name for task in tasks}, directory)
-
-    def missing() -> Iterator[Task]:
-        for task in tasks:
-            if task.name in finished:
-                progress.add(1, found_done=True)
-            else:
-                yield task
-
+    missing = [task for task in tasks if task.name not in finished]
     all_counts: list[lines.ReadCounts] = []
     with Progress("indexing", len(tasks), "shards") as progress:
-        for counts in run(ShardIndexer, (directory, data, tokenizer), missing()):
+        progress.add(len(tasks) - len(missing), found_done=True)
+        for counts in run(ShardIndexer, (directory, data, tokenizer), missing):
             all_counts += counts
             progress.add(1)
     input_groups.raise_bad(all_counts)
@@ -110,7 +104,7 @@ def _tasks(inputs: tuple[Source, ...], data: DataConfig) -> list[Task]:
             " files or row groups"
         )
     order = pairs.CounterRandom(len(planned)).order(len(planned))
-    files = segments.key_ranges(data, 0).files
+    files = keyed.key_ranges(data, 0).files
     # With the modification time, so that results for an older file are not reused.
     stats = {(i, file.path): file[:3] for i, s in enumerate(inputs) for file in s.files}
     tasks = []
@@ -184,15 +178,15 @@ class ShardIndexer:
         num_bytes = 0
         for unit in task.units:
             encoded.append(self._encode(unit))
-            num_bytes += encoded[-1].segment.token_ids.nbytes
-            if num_bytes > segments.MAX_SHARD_BYTES:
+            num_bytes += encoded[-1].documents.token_ids.nbytes
+            if num_bytes > keyed.MAX_SHARD_BYTES:
                 path = os.path.join(self._data.corpus_dir, task.file)
                 writer.check_size(path, num_bytes * len(task.units) // len(encoded))
         all_counts = [each.counts for each in encoded]
         if any(counts.num_bad for counts in all_counts):
             return all_counts
         train, held_out, num_repeated = streamed.arrange(
-            [each.segment for each in encoded], self._data
+            [each.documents for each in encoded], self._data
         )
         written = writer.WrittenShard(None, [], num_repeated, 0)
         if len(train.records):

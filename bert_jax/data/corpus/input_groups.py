@@ -133,16 +133,11 @@ def write_runs(
     finished = sorted_runs.remove_all_but({group.name for group in groups}, directory)
     total = total_bytes / BYTES_PER_MB if total_bytes else None
     all_counts: list[lines.ReadCounts] = []
-
-    def unfinished() -> Iterator[Group]:
-        for group in groups:
-            if sorted_runs.has_group(finished, group.name):
-                progress.add(group.text_bytes / BYTES_PER_MB, found_done=True)
-            else:
-                yield group
+    complete = {x.name for x in groups if sorted_runs.has_group(finished, x.name)}
+    missing = [group for group in groups if group.name not in complete]
 
     def batches() -> Iterator[sorted_runs.Batch]:
-        for group in unfinished():
+        for group in missing:
             counts = lines.ReadCounts()
             all_counts.append(counts)
             for batch in _batches(group, data, counts, max_bytes):
@@ -153,10 +148,12 @@ def write_runs(
 
     args = directory, data, tokenizer
     with Progress("tokenizing", total, "MB") as progress:
+        num_done = sum(x.text_bytes for x in groups if x.name in complete)
+        progress.add(num_done / BYTES_PER_MB, found_done=True)
         if is_shared:
             args = *args, finished, max_bytes
-            largest_first = sorted(unfinished(), key=lambda group: -group.text_bytes)
-            for num_bytes, counts in run(GroupEncoder, args, largest_first):
+            missing.sort(key=lambda group: -group.text_bytes)
+            for num_bytes, counts in run(GroupEncoder, args, missing):
                 all_counts.append(counts)
                 progress.add(num_bytes / BYTES_PER_MB)
         else:
@@ -202,11 +199,11 @@ class GroupEncoder:
         return num_bytes, counts
 
 
-def raise_bad(found: Sequence[lines.ReadCounts]) -> None:
+def raise_bad(all_counts: Sequence[lines.ReadCounts]) -> None:
     """Raises one ConfigError for all bad lines and files, if there are any."""
-    num_bad = sum(counts.num_bad for counts in found)
-    messages = [message for counts in found for message in counts.messages]
-    listed = messages[: lines.LISTED]
+    num_bad = sum(counts.num_bad for counts in all_counts)
+    messages = itertools.chain.from_iterable(counts.messages for counts in all_counts)
+    listed = list(itertools.islice(messages, lines.LISTED))
     if num_bad == 1:
         raise ConfigError(listed[0])
     if num_bad:

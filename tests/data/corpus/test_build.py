@@ -22,7 +22,7 @@ from bert_jax.data.corpus import (
     build,
     corpus,
     input_groups,
-    segments,
+    keyed,
     sorted_runs,
 )
 from bert_jax.data.sources import sources
@@ -594,7 +594,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
     config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
-        patch.setattr(segments, "MAX_SHARD_BYTES", 1000)
+        patch.setattr(keyed, "MAX_SHARD_BYTES", 1000)
         check_fails(
             config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
         )
@@ -605,7 +605,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     config, documents = source
     one = places(build.prepare(elsewhere(config, "one"), 1))
-    monkeypatch.setattr(segments, "VALIDATION_BYTES", 300)
+    monkeypatch.setattr(keyed, "VALIDATION_BYTES", 300)
     found = build.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
