@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ class Source:
     # `config.model` where they exist
     sizes: dict[str, Any]
     lowercase: bool | None  # whether its tokenizer lower-cases text; None if unknown
-    # the shapes of the tensors that are parameters of our models, by our names and in
-    # our layout
+    # our name of each parameter of our models -> the name of its tensor
+    names: dict[str, str]
+    # the shapes of these tensors, by our names and in our layout
     shapes: dict[str, tuple[int, ...]]
-    unused: tuple[str, ...]  # the names of its other tensors
+    others: tuple[str, ...] = ()  # the names of its other tensors
     # the content of the tokenizer file of a corpus for the model; None if such a corpus
     # cannot be prepared
     vocabulary: bytes | None
@@ -47,10 +48,15 @@ class Source:
     # builds the tokenizer of the model, given whether it lower-cases text; None if
     # there is none
     tokenizer: Callable[[bool], Tokenizer] | None
-    # returns the tensors of `shapes` as float32 arrays
-    read: Callable[[], dict[str, np.ndarray]]
+    # returns the tensors of some parameters of `shapes` as float32 arrays
+    read: Callable[[Collection[str]], dict[str, np.ndarray]]
     # a line for each setting that the model does not record
     notes: tuple[str, ...] = ()
+
+    def unused(self, wanted: Collection[str]) -> list[str]:
+        """Returns the names of the tensors that are not wanted parameters."""
+        known = (name for ours, name in self.names.items() if ours not in wanted)
+        return sorted([*known, *self.others])
 
 
 def file(directory: Path, name: str) -> Path:

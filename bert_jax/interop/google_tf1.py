@@ -11,7 +11,7 @@ import functools
 import glob
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,28 +82,27 @@ def is_source(path: Path) -> bool:
     return path.suffix == ".index" or _index(path).exists()
 
 
-def open_source(path: Path, wanted: Iterable[str]) -> Source:
+def open_source(path: Path) -> Source:
     """Opens a TF1 checkpoint by its directory, or by its path without .index."""
     prefix = _prefix(path)
     directory = prefix.parent
-    config = config_values(path)
+    sizes = _sizes(directory)
     shapes = _shapes(prefix)
-    stored, unused = weight_names.find(shapes, wanted, GOOGLE)
+    names = GOOGLE.our_names(shapes)
     vocabulary = directory / tokenizers.WordPiece.FILE
     content = None
     if os.path.lexists(vocabulary):
         content = files.read(directory, vocabulary.name)
-    # Its "gelu" is ambiguous, see `notes`.
-    sizes = {key: value for key, value in config.items() if key != "hidden_act"}
     return Source(
         directory=directory,
         sizes=sizes,
         lowercase=None,
+        names=names,
         shapes={
             ours: GOOGLE.lay_out_shape(ours, shapes[name])
-            for ours, name in stored.items()
+            for ours, name in names.items()
         },
-        unused=unused,
+        others=tuple(shapes.keys() - names.values()),
         vocabulary=content,
         vocabulary_path=vocabulary,
         tokenizer=(
@@ -111,9 +110,9 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
             if content is not None
             else None
         ),
-        read=lambda: {
+        read=lambda wanted: {
             ours: GOOGLE.lay_out(ours, array)
-            for ours, array in _read(prefix, stored).items()
+            for ours, array in _read(prefix, {x: names[x] for x in wanted}).items()
         },
         notes=(
             "Google's hidden_act 'gelu' means gelu_new since 2019-02-07 and meant gelu"
@@ -128,15 +127,17 @@ def _tokenizer(content: bytes, path: str, lowercase: bool) -> tokenizers.WordPie
     return tokenizers.WordPiece(wordpiece.tokens_in(content, path), lowercase)
 
 
-def config_values(path: Path) -> dict[str, Any]:
-    """Returns the values of bert_config.json and defaults, by config.model's names."""
-    config_path = files.file(_prefix(path).parent, CONFIG)
+def _sizes(directory: Path) -> dict[str, Any]:
+    """Returns the values of bert_config.json and defaults, by config.model's names.
+
+    The activation is not among them: its "gelu" is ambiguous, see `notes`.
+    """
+    config_path = files.file(directory, CONFIG)
     config = huggingface_config.DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
     config |= read_json(config_path)
-    if config["hidden_act"] != "gelu":
+    if (activation := config.pop("hidden_act")) != "gelu":
         raise ConfigError(
-            f"{config_path} has hidden_act={config['hidden_act']!r}; only 'gelu' is"
-            " supported"
+            f"{config_path} has hidden_act={activation!r}; only 'gelu' is supported"
         )
     return config | {"layer_norm_eps": LAYER_NORM_EPS}
 

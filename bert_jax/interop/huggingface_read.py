@@ -7,7 +7,7 @@ and the files are checked against each other before weights are read.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,57 +42,49 @@ CASE_UNKNOWN = (
 )
 
 
-def open_source(directory: Path, wanted: Iterable[str]) -> Source:
+def open_source(directory: Path) -> Source:
     """Opens a BERT whose weights are model.safetensors or an index of several files."""
-    config = config_values(directory)
-    tensors = _Tensors(directory)
-    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
-    tensors.check(stored.values())
-    has_decoder = DECODER in stored
-    if has_decoder and not config["tie_word_embeddings"]:
-        raise ConfigError(
-            f"{directory / 'config.json'} has tie_word_embeddings=False; only True is"
-            " supported for the masked-LM head"
-        )
-    opened = huggingface_tokenizer.open_tokenizer(directory, config)
-    lowercase = opened.lowercase if opened else None
-
-    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
-        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
-
-    def read() -> dict[str, np.ndarray]:
-        if has_decoder:
-            tensors.check_repeated()
-        return {
-            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
-        }
-
-    return Source(
-        directory=directory,
-        sizes=config,
-        lowercase=lowercase,
-        shapes={
-            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
-            for ours, name in stored.items()
-        },
-        unused=unused,
-        vocabulary=opened.for_corpora if opened else None,
-        vocabulary_path=opened.path if opened else directory / WordPiece.FILE,
-        tokenizer=opened.build if opened else None,
-        read=read,
-        notes=() if lowercase is not None else (CASE_UNKNOWN,),
-    )
-
-
-def config_values(directory: Path) -> dict[str, Any]:
-    """Returns the values of config.json and defaults, by config.model's names."""
     path = files_lib.file(directory, "config.json")
     config = DEFAULTS | read_json(path)
     huggingface_config.check_fixed(config, huggingface_config.FIXED, path)
     activation = config["hidden_act"]
     if isinstance(activation, str):
         config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
-    return config
+    tensors = _Tensors(directory)
+    names = HUGGINGFACE.our_names(tensors.shapes)
+    opened = huggingface_tokenizer.open_tokenizer(directory, config)
+    lowercase = opened.lowercase if opened else None
+
+    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+        if DECODER in wanted and not config["tie_word_embeddings"]:
+            raise ConfigError(
+                f"{path} has tie_word_embeddings=False; only True is supported for the"
+                " masked-LM head"
+            )
+        if DECODER in wanted:
+            tensors.check_repeated()
+        arrays = {ours: tensors.read(names[ours]) for ours in wanted}
+        return {
+            ours: HUGGINGFACE.lay_out(ours, array.astype(np.float32))
+            for ours, array in arrays.items()
+        }
+
+    return Source(
+        directory=directory,
+        sizes=config,
+        lowercase=lowercase,
+        names=names,
+        shapes={
+            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
+            for ours, name in names.items()
+        },
+        others=tuple(tensors.shapes.keys() - names.values()),
+        vocabulary=opened.for_corpora if opened else None,
+        vocabulary_path=opened.path if opened else directory / WordPiece.FILE,
+        tokenizer=opened.build if opened else None,
+        read=read,
+        notes=() if lowercase is not None else (CASE_UNKNOWN,),
+    )
 
 
 def max_length(directory: Path) -> int | None:
@@ -153,23 +145,18 @@ class _Tensors:
             place = self._twice
         place[original or name] = tensor
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raises ConfigError if a tensor that is used cannot be read."""
-        for name in names:
-            tensor = self._found[name]
-            if tensor.dtype not in FLOATS:
-                raise ConfigError(
-                    f"{tensor.path} stores {tensor.name!r} as {tensor.dtype}; save it"
-                    f" as one of {', '.join(FLOATS)}"
-                )
-            if name in self._twice:
-                raise ConfigError(
-                    f"{tensor.path} repeats {self._twice[name].name!r}; keep one of the"
-                    " two"
-                )
-
     def read(self, name: str) -> np.ndarray:
-        return self._found[name].read()
+        tensor = self._found[name]
+        if tensor.dtype not in FLOATS:
+            raise ConfigError(
+                f"{tensor.path} stores {tensor.name!r} as {tensor.dtype}; save it as"
+                f" one of {', '.join(FLOATS)}"
+            )
+        if name in self._twice:
+            raise ConfigError(
+                f"{tensor.path} repeats {self._twice[name].name!r}; keep one of the two"
+            )
+        return tensor.read()
 
     def check_repeated(self) -> None:
         """Raises ConfigError if a tensor differs from the one that it should repeat."""
