@@ -7,7 +7,6 @@ in the released models. No graph is read or written, and no code of a checkpoint
 
 import contextlib
 import dataclasses
-import functools
 import glob
 import math
 import os
@@ -21,8 +20,9 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import files, huggingface_config, weight_names
-from bert_jax.interop.files import Source
+from bert_jax.interop import files, weight_names
+from bert_jax.interop.files import Source, SourceTokenizer
+from bert_jax.interop.huggingface_read import DEFAULTS
 from bert_jax.interop.weight_names import GOOGLE
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.small_files import read_json, write_json
@@ -89,27 +89,16 @@ def open_source(path: Path) -> Source:
     sizes = _sizes(directory)
     shapes = _shapes(prefix)
     names = GOOGLE.our_names(shapes)
-    vocabulary = directory / tokenizers.WordPiece.FILE
-    content = None
-    if os.path.lexists(vocabulary):
-        content = files.read(directory, vocabulary.name)
     return Source(
         directory=directory,
         sizes=sizes,
-        lowercase=None,
+        tokenizer=_open_tokenizer(directory / tokenizers.WordPiece.FILE),
         names=names,
         shapes={
             ours: GOOGLE.lay_out_shape(ours, shapes[name])
             for ours, name in names.items()
         },
         others=tuple(shapes.keys() - names.values()),
-        vocabulary=content,
-        vocabulary_path=vocabulary,
-        tokenizer=(
-            functools.partial(_tokenizer, content, str(vocabulary))
-            if content is not None
-            else None
-        ),
         read=lambda wanted: {
             ours: GOOGLE.lay_out(ours, array)
             for ours, array in _read(prefix, {x: names[x] for x in wanted}).items()
@@ -123,8 +112,15 @@ def open_source(path: Path) -> Source:
     )
 
 
-def _tokenizer(content: bytes, path: str, lowercase: bool) -> tokenizers.WordPiece:
-    return tokenizers.WordPiece(wordpiece.tokens_in(content, path), lowercase)
+def _open_tokenizer(path: Path) -> SourceTokenizer | None:
+    if not os.path.lexists(path):
+        return None
+    content = files.read(path.parent, path.name)
+
+    def build(lowercase: bool) -> tokenizers.WordPiece:
+        return tokenizers.WordPiece(wordpiece.tokens_in(content, str(path)), lowercase)
+
+    return SourceTokenizer(path, None, build, content)
 
 
 def _sizes(directory: Path) -> dict[str, Any]:
@@ -133,7 +129,7 @@ def _sizes(directory: Path) -> dict[str, Any]:
     The activation is not among them: its "gelu" is ambiguous, see `notes`.
     """
     config_path = files.file(directory, CONFIG)
-    config = huggingface_config.DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
+    config = DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
     config |= read_json(config_path)
     if (activation := config.pop("hidden_act")) != "gelu":
         raise ConfigError(

@@ -20,7 +20,7 @@ from bert_jax.data.corpus import corpus
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop.files import Source
+from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
 from bert_jax.loading.source import some
@@ -70,13 +70,13 @@ def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None
 
 def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a model."""
-    _check_rules(source)
-    if source.vocabulary is None:
+    opened = source.tokenizer
+    if opened is None:
         raise ConfigError(
             f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"
             " config.tokenizer.vocab_file"
         )
-    return tokenizers.parse(source.vocabulary, config, str(source.vocabulary_path))
+    return tokenizers.parse(_vocabulary(opened), config, str(opened.path))
 
 
 def open_source(config: ExperimentConfig) -> Source:
@@ -122,14 +122,14 @@ def read(
     return Weights(arrays, tuple(notes))
 
 
-def _check_rules(source: Source) -> None:
-    """Raises ConfigError if a model has a tokenizer that no corpus can have."""
-    if source.vocabulary is None and source.tokenizer is not None:
+def _vocabulary(opened: SourceTokenizer) -> bytes:
+    """Returns the content of a tokenizer file of a corpus."""
+    if opened.for_corpora is None:
         raise ConfigError(
-            f"config.init_from: the tokenizer of {source.vocabulary_path} has other"
-            " rules than BERT's, for which a corpus cannot be prepared; start from"
-            " another model"
+            f"config.init_from: the tokenizer of {opened.path} has other rules than"
+            " BERT's, for which a corpus cannot be prepared; start from another model"
         )
+    return opened.for_corpora
 
 
 def _match(
@@ -147,8 +147,8 @@ def _match(
     num_embeddings = source.shapes["bert.embeddings.word"][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
     num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
-    _check_rules(source)
-    if source.vocabulary is None:
+    opened = source.tokenizer
+    if opened is None:
         if {num_rows, most} != {len(tokenizer.vocab)}:
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
@@ -157,13 +157,13 @@ def _match(
             )
         note = f"no {tokenizer.FILE} to compare the vocabulary with"
         return None, [note]
-    if source.vocabulary_path.name != tokenizer.FILE:
+    content, path = _vocabulary(opened), str(opened.path)
+    if opened.path.name != tokenizer.FILE:
         raise ConfigError(
             f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
-            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+            f" has a {opened.path.name}; use the model's vocabulary"
         )
-    path = str(source.vocabulary_path)
-    theirs = _parse(source.vocabulary, config.tokenizer, path)
+    theirs = _parse(content, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
         raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"

@@ -20,7 +20,6 @@ from bert_jax.data.tokenizers import base, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
-    huggingface_config,
     huggingface_read,
     sentence_transformers,
 )
@@ -95,8 +94,8 @@ def read_encoder(
     tokenizer = _tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
         raise ConfigError(
-            f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
-            " needs; use another model"
+            f"the tokenizer of {source.directory} has no {base.MASK}, which a masked-LM"
+            " head needs; use another model"
         )
     arrays = source_lib.read_finite(source, wanted)
     for name in {WORD, BIAS} & arrays.keys():
@@ -124,7 +123,7 @@ def read_tuned(
     _check_is_tuned(path, given_as, directory)
     source = source_lib.open_source(directory, f"{given_as}={path}")
     file, sizes = directory / "config.json", source.sizes
-    head = huggingface_config.parse(sizes, file, types)
+    head = huggingface_read.parse_head(sizes, file, types)
     config = model_config(sizes, file)
     vocab_size = sizes.get("vocab_size")
     vocab_size = config_lib.build(int, vocab_size, f"{directory}: vocab_size")
@@ -148,22 +147,22 @@ def _tokenizer_of(
     source: Source, vocab_size: int, given: bool | None, *, has_flag: bool
 ) -> tokenizers.Tokenizer:
     """Builds a model's tokenizer; `given` decides the case if it is unrecorded."""
-    directory, path = source.directory, source.vocabulary_path
-    if given is not None and source.lowercase not in (None, given):
+    directory, opened = source.directory, source.tokenizer
+    if opened is None:
+        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    if given is not None and opened.lowercase not in (None, given):
         raise ConfigError(
             f"--lowercase={str(given).lower()}, but {directory} has"
-            f" {str(source.lowercase).lower()}; remove the flag"
+            f" {str(opened.lowercase).lower()}; remove the flag"
         )
-    if source.tokenizer is None:
-        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
-    lowercase = source.lowercase if given is None else given
+    lowercase = opened.lowercase if given is None else given
     if lowercase is None:
         flag = "add --lowercase=true or --lowercase=false, or " if has_flag else ""
         raise ConfigError(
             f"{directory} does not record whether its text was lower-cased; {flag}write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
-    tokenizer = source.tokenizer(lowercase)
+    tokenizer, path = opened.build(lowercase), opened.path
     base.check_special_tokens(tokenizer.vocab, str(path), base.TEXT_TOKENS)
     if len(tokenizer.vocab) > vocab_size:
         raise ConfigError(
@@ -187,8 +186,8 @@ def _notes(
         found.append(f"unused tensors: {source_lib.some(unused)}")
     if len(tokenizer.vocab) < vocab_size:
         found.append(
-            f"{source.vocabulary_path} has {len(tokenizer.vocab):,} tokens, and the"
-            f" table of tokens {vocab_size:,} rows; the last ones are not used"
+            f"the tokenizer of {source.directory} has {len(tokenizer.vocab):,} tokens,"
+            f" and the table of tokens {vocab_size:,} rows; the last ones are not used"
         )
     return tuple(found)
 

@@ -17,12 +17,12 @@ import numpy as np
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig, TokenizerKind
+from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import sentencepiece, tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
-from bert_jax.interop.files import Source
+from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -156,15 +156,6 @@ def describe(path: Path, given: str) -> Source:
     return open_source(path, given)
 
 
-def tokenizer_kind(source: Source) -> TokenizerKind | None:
-    """Returns the kind of a model's tokenizer; None if it has no vocabulary."""
-    if source.vocabulary is None:
-        return None
-    if source.vocabulary_path.name == tokenizers.WordPiece.FILE:
-        return "wordpiece"
-    return sentencepiece.kind(source.vocabulary, str(source.vocabulary_path))
-
-
 def _config_of_run(directory: Path) -> ExperimentConfig:
     config = workdir.read_config(str(directory))
     assert config is not None, "is_workdir has found config.json"
@@ -184,12 +175,15 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
     return Source(
         directory=directory,
         sizes=sizes | {"vocab_size": config.tokenizer.vocab_size},
-        lowercase=config.tokenizer.lowercase,
+        tokenizer=SourceTokenizer(
+            Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
+            config.tokenizer.lowercase,
+            lambda _: tokenizer,
+            tokenizer.content(),
+            config.tokenizer.kind,
+        ),
         names={},
         shapes={},
-        vocabulary=tokenizer.content(),
-        vocabulary_path=Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
-        tokenizer=lambda _: tokenizer,
         read=lambda _: {},
     )
 
