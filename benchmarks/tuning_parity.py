@@ -40,10 +40,10 @@ import numpy as np
 from benchmarks import rows, tuning_parity_torch
 from bert_jax.configs.finetune import glue, squad1, wnut17
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.finetuning import batches
 from bert_jax.finetuning import config as config_lib
 from bert_jax.finetuning import run as tuning_run
 from bert_jax.finetuning import step as tuning_step
-from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.setup import Setup, Start, open_inputs
 from bert_jax.finetuning.tasks.base import Features
 from bert_jax.model import parameters

@@ -33,8 +33,8 @@ from bert_jax.interop import (
     huggingface_write,
     model_card,
 )
-from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
+from bert_jax.loading import source as source_lib
 from bert_jax.model import parameters
 from bert_jax.training import evaluation
 
@@ -168,8 +168,10 @@ def _write(
 
 def read_back(directory: Path, run: run_lib.OpenedRun, dtype: str) -> None:
     """Raises ExportError if an export has other weights than its run, in its dtype."""
-    arrays = initialize.open_directory(directory, run.config).read()
-    for name, ours in parameters.by_name(run.params).items():
+    weights = parameters.by_name(run.params)
+    source = source_lib.open_source(directory, f"the export in {directory}")
+    arrays = source.read(weights.keys() & source.names.keys())
+    for name, ours in weights.items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
             raise ExportError(f"{directory}: {name} differs from the run's weights")

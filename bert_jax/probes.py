@@ -31,10 +31,9 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import metrics
-from bert_jax.finetuning.data import batches, tables
-from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning import batches, metrics, tables
 from bert_jax.finetuning.tasks import similarity
+from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.similarity import Similarity
 from bert_jax.inference.masked_lm import Scorer
 from bert_jax.model import heads, parameters

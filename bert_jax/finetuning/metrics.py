@@ -21,12 +21,14 @@ import importlib.util
 import re
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data.squad import Question, Questions
+
+if TYPE_CHECKING:
+    from bert_jax.finetuning.tasks.squad import Questions
 
 # F1 of a class that occurs in neither predictions nor labels. The type is Any because
 # scikit-learn's stubs declare `zero_division` as str only.
@@ -52,23 +54,19 @@ def classification(
     """
     import sklearn.metrics
 
-    found = {
-        "accuracy": sklearn.metrics.accuracy_score(labels_N, predicted_N),
-        "matthews": sklearn.metrics.matthews_corrcoef(labels_N, predicted_N),
+    is_binary = num_classes == 2
+    f1 = sklearn.metrics.f1_score(
+        labels_N,
+        predicted_N,
+        labels=np.arange(num_classes),
+        average="binary" if is_binary else "macro",
+        zero_division=_UNDEFINED,
+    )
+    return {
+        "accuracy": float(sklearn.metrics.accuracy_score(labels_N, predicted_N)),
+        "matthews": float(sklearn.metrics.matthews_corrcoef(labels_N, predicted_N)),
+        "f1" if is_binary else "macro_f1": float(f1),
     }
-    if num_classes == 2:
-        found["f1"] = sklearn.metrics.f1_score(
-            labels_N, predicted_N, zero_division=_UNDEFINED
-        )
-    else:
-        found["macro_f1"] = sklearn.metrics.f1_score(
-            labels_N,
-            predicted_N,
-            labels=np.arange(num_classes),
-            average="macro",
-            zero_division=_UNDEFINED,
-        )
-    return {name: float(value) for name, value in found.items()}
 
 
 def regression(predicted_N: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
@@ -153,24 +151,26 @@ _LETTER = rf"[^\W_{_SINGLE}]"
 _UNITS = re.compile(rf"[{_SINGLE}]|{_LETTER}+(?:[.,']{_LETTER}+)*|\S")
 
 
+_METRICS = ("exact_match", "f1")
+
+
 @dataclasses.dataclass(frozen=True)
 class Units:
     """Rules for comparing two answers."""
 
     # returns the form of a text that exact match compares
     normalize: Callable[[str], str]
-    split: Callable[[str], list[str]]  # returns the units of a text
+    find: Callable[[str], list[str]]  # returns the units of a normalized text
     # returns the number of units that two texts share
     count_common: Callable[[Sequence[str], Sequence[str]], int]
+
+    def split(self, text: str) -> list[str]:
+        return self.find(self.normalize(text))
 
 
 def _normalize_words(text: str) -> str:
     """Lower-cases the text and removes punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def _split_words(text: str) -> list[str]:
-    return _normalize_words(text).split()
 
 
 def _count_shared(a: Sequence[str], b: Sequence[str]) -> int:
@@ -182,37 +182,34 @@ def _normalize_characters(text: str) -> str:
     return text.lower().strip().translate(_CMRC_PUNCTUATION)
 
 
-def _split_characters(text: str) -> list[str]:
-    return _UNITS.findall(_normalize_characters(text))
-
-
 def _longest_common_run(a: Sequence[str], b: Sequence[str]) -> int:
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
     return matcher.find_longest_match().size
 
 
 UNITS = {
-    "words": Units(_normalize_words, _split_words, _count_shared),
-    "characters": Units(_normalize_characters, _split_characters, _longest_common_run),
+    "words": Units(_normalize_words, str.split, _count_shared),
+    "characters": Units(_normalize_characters, _UNITS.findall, _longest_common_run),
 }
 
 
 def squad(
-    questions: Questions, answers: dict[str, str], units: str
+    questions: "Questions", answers: dict[str, str], units: str
 ) -> dict[str, float]:
     """Returns exact_match and f1 over all questions, in percent.
 
     Args:
       answers: by question id; "" means "no answer". A question without one scores 0.
     """
+    scores_2Q = _scores(questions, answers, UNITS[units])
     return {
-        name: 100 * float(np.mean(_scores(questions, answers, by, UNITS[units])))
-        for name, by in _METRICS.items()
+        name: 100 * float(np.mean(scores_Q))
+        for name, scores_Q in zip(_METRICS, scores_2Q, strict=True)
     }
 
 
 def squad_thresholds(
-    questions: Questions,
+    questions: "Questions",
     answers: dict[str, str],
     null_odds: dict[str, float],
     units: str,
@@ -227,65 +224,49 @@ def squad_thresholds(
     """
     odds = np.array([null_odds[question.id] for question in questions.questions])
     has_answer = np.array([bool(q.answers) for q in questions.questions])
+    # Relative to predicting "no answer" throughout, an answer gains its score, or loses
+    # one point if the question has no answer.
+    is_text = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
     order = np.argsort(odds, kind="stable")
-    found = {}
-    for name, by in _METRICS.items():
-        scores = np.array(_scores(questions, answers, by, UNITS[units]))
-        # Relative to predicting "no answer" throughout, an answer gains its score, or
-        # loses one point if the question has no answer.
-        is_text = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
-        gains = np.where(has_answer, scores, -is_text.astype(float))[order]
+    best_of = {}
+    scores_2Q = _scores(questions, answers, UNITS[units])
+    for name, scores_Q in zip(_METRICS, scores_2Q, strict=True):
+        gains = np.where(has_answer, scores_Q, -is_text.astype(float))[order]
         totals = np.concatenate([[0.0], np.cumsum(gains)]) + (~has_answer).sum()
         best = int(np.argmax(totals))
-        found[f"best_{name}"] = 100 * float(totals[best]) / len(odds)
+        best_of[f"best_{name}"] = 100 * float(totals[best]) / len(odds)
         # If "no answer" throughout is best, the threshold is below all odds.
         threshold = odds[order][best - 1] if best else odds.min() - 1
-        found[f"best_{name}_threshold"] = float(threshold)
-    return found
+        best_of[f"best_{name}_threshold"] = float(threshold)
+    return best_of
 
 
-def _exact_match(units: Units, answer: str, reference: str, _: bool) -> float:
-    return float(units.normalize(answer) == units.normalize(reference))
+def _scores(questions: "Questions", answers: dict[str, str], units: Units) -> Any:
+    """Returns float64[2, Q], the _METRICS of each question for its best reference."""
+    scores_Q2 = []
+    for question in questions.questions:
+        references = [answer.text for answer in question.answers]
+        if questions.has_impossible:  # "" is the reference of "no answer"
+            references = [x for x in references if units.normalize(x)] or [""]
+        pairs = [(0.0, 0.0)]
+        if question.id in answers:
+            pairs += [
+                _score(units, answers[question.id], text, questions.has_impossible)
+                for text in references
+            ]
+        scores_Q2.append(np.max(pairs, axis=0))
+    return np.array(scores_Q2).T
 
 
-def _f1(units: Units, answer: str, reference: str, has_impossible: bool) -> float:
-    """Returns the harmonic mean of precision and recall over an answer's units."""
-    found, expected = units.split(answer), units.split(reference)
-    if has_impossible and not (found and expected):
-        return float(found == expected)
-    common = units.count_common(found, expected)
-    # 2pr / (p + r) with p = common / found and r = common / expected.
-    return 2 * common / (len(found) + len(expected)) if common else 0.0
-
-
-_METRICS = {"exact_match": _exact_match, "f1": _f1}
-
-
-def _scores(
-    questions: Questions,
-    answers: dict[str, str],
-    by: Callable[[Units, str, str, bool], float],
-    units: Units,
-) -> list[float]:
-    return [
-        max(
-            (
-                by(units, answers[question.id], text, questions.has_impossible)
-                for text in _references(question, questions.has_impossible, units)
-            ),
-            default=0.0,
-        )
-        if question.id in answers
-        else 0.0
-        for question in questions.questions
-    ]
-
-
-def _references(
-    question: Question, has_impossible: bool, units: Units
-) -> Sequence[str]:
-    """Returns the reference answers; "" is the reference of "no answer"."""
-    texts = [answer.text for answer in question.answers]
-    if not has_impossible:
-        return texts
-    return [text for text in texts if units.normalize(text)] or [""]
+def _score(
+    units: Units, answer: str, reference: str, has_impossible: bool
+) -> tuple[float, float]:
+    """Returns exact match, and the F1 of an answer's units."""
+    is_equal = float(units.normalize(answer) == units.normalize(reference))
+    answered, expected = units.split(answer), units.split(reference)
+    if has_impossible and not (answered and expected):
+        return is_equal, float(answered == expected)
+    common = units.count_common(answered, expected)
+    # 2pr / (p + r) with p = common / answered and r = common / expected.
+    f1 = 2 * common / (len(answered) + len(expected)) if common else 0.0
+    return is_equal, f1

@@ -17,8 +17,8 @@ from bert_jax import small_files, storage
 from bert_jax.distributed import multihost
 from bert_jax.errors import AllDivergedError, CorruptError
 from bert_jax.finetuning import tuned_model
-from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.setup import Setup, Split
+from bert_jax.finetuning.tasks.base import Examples
 from bert_jax.monitoring.progress import Progress, format_duration
 
 RESULT_FILE = "result.json"

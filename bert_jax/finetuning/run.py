@@ -24,10 +24,9 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
-from bert_jax.finetuning import results
+from bert_jax.finetuning import batches, results
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters

@@ -20,10 +20,10 @@ from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import devices, multihost
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning import batches
 from bert_jax.finetuning import step as tuning_step
+from bert_jax.finetuning.batches import Predictor
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.data.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS
 from bert_jax.finetuning.tasks.base import Role
 from bert_jax.loading import model as model_lib

@@ -16,9 +16,8 @@ from bert_jax import config as config_lib
 from bert_jax import digests, storage
 from bert_jax.config.validation import Range
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data.examples import Examples
 from bert_jax.finetuning.tasks import TASKS
-from bert_jax.finetuning.tasks.base import Task
+from bert_jax.finetuning.tasks.base import Examples, Task
 from bert_jax.interop import files, huggingface_write
 from bert_jax.small_files import read_json, write_json
 

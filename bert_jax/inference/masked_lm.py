@@ -23,7 +23,7 @@ from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.finetuning.data import batches
+from bert_jax.finetuning import batches
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model
 from bert_jax.loading import model as model_lib

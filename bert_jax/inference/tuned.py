@@ -8,7 +8,7 @@ import jax
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tuned_model
-from bert_jax.finetuning.data.batches import Predictor
+from bert_jax.finetuning.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS
 from bert_jax.finetuning.tasks.base import Form
 from bert_jax.inference import model as base

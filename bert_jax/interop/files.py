@@ -10,19 +10,33 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax import digests, small_files
+from bert_jax.config import TokenizerKind
 from bert_jax.data.tokenizers.base import Tokenizer
 from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 # A line of SHA256SUMS as sha256sum, its option --binary or other tools write it.
 _LINE = re.compile(r"^([\da-fA-F]{64}) [ *]?(?:\./)*(.+?)\r?(?:\n|\Z)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceTokenizer:
+    """The tokenizer of a model."""
+
+    path: Path  # the file with its vocabulary
+    lowercase: bool | None  # whether it lower-cases text; None if no file records it
+    build: Callable[[bool], Tokenizer]  # builds it, given whether it lower-cases text
+    # the content of the tokenizer file of a corpus for the model; None if such a corpus
+    # cannot be prepared
+    for_corpora: bytes | None
+    kind: TokenizerKind = "wordpiece"  # of the tokenizer of such a corpus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,24 +47,21 @@ class Source:
     # the values of its config file, including vocab_size, under the names of
     # `config.model` where they exist
     sizes: dict[str, Any]
-    lowercase: bool | None  # whether its tokenizer lower-cases text; None if unknown
-    # the shapes of the tensors that are parameters of our models, by our names and in
-    # our layout
+    tokenizer: SourceTokenizer | None
+    # our name of each parameter of our models -> the name of its tensor
+    names: dict[str, str]
+    # the shapes of these tensors, by our names and in our layout
     shapes: dict[str, tuple[int, ...]]
-    unused: tuple[str, ...]  # the names of its other tensors
-    # the content of the tokenizer file of a corpus for the model; None if such a corpus
-    # cannot be prepared
-    vocabulary: bytes | None
-    # the tokenizer file, or its expected path. Its name shows the kind of tokenizer,
-    # which may differ from the expected kind.
-    vocabulary_path: Path
-    # builds the tokenizer of the model, given whether it lower-cases text; None if
-    # there is none
-    tokenizer: Callable[[bool], Tokenizer] | None
-    # returns the tensors of `shapes` as float32 arrays
-    read: Callable[[], dict[str, np.ndarray]]
+    others: tuple[str, ...] = ()  # the names of its other tensors
+    # returns the tensors of some parameters of `shapes` as float32 arrays
+    read: Callable[[Collection[str]], dict[str, np.ndarray]]
     # a line for each setting that the model does not record
     notes: tuple[str, ...] = ()
+
+    def unused(self, wanted: Collection[str]) -> list[str]:
+        """Returns the names of the tensors that are not wanted parameters."""
+        known = (name for ours, name in self.names.items() if ours not in wanted)
+        return sorted([*known, *self.others])
 
 
 def file(directory: Path, name: str) -> Path:
@@ -135,3 +146,17 @@ def verify_digests(directory: Path) -> None:
             f"{directory}: {problems[0]}; download it again, or remove"
             f" {digests.SUMS_FILE} if you changed the files yourself"
         )
+
+
+def check_fixed(
+    values: Mapping[str, Any], fixed: Mapping[str, Any], path: Path
+) -> None:
+    """Raises ConfigError if a key has another value than the supported one."""
+    for key, only in fixed.items():
+        value = values.get(key, only)
+        if isinstance(value, dict) and "content" in value:  # an added token
+            value = value["content"]
+        if value != only and (value or only):
+            raise ConfigError(
+                f"{path} has {key}={values[key]!r}; only {only!r} is supported"
+            )

@@ -7,11 +7,10 @@ in the released models. No graph is read or written, and no code of a checkpoint
 
 import contextlib
 import dataclasses
-import functools
 import glob
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import files, huggingface_config, weight_names
-from bert_jax.interop.files import Source
+from bert_jax.interop import files, weight_names
+from bert_jax.interop.files import Source, SourceTokenizer
+from bert_jax.interop.huggingface_read import DEFAULTS
 from bert_jax.interop.weight_names import GOOGLE
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.small_files import read_json, write_json
@@ -82,38 +82,26 @@ def is_source(path: Path) -> bool:
     return path.suffix == ".index" or _index(path).exists()
 
 
-def open_source(path: Path, wanted: Iterable[str]) -> Source:
+def open_source(path: Path) -> Source:
     """Opens a TF1 checkpoint by its directory, or by its path without .index."""
     prefix = _prefix(path)
     directory = prefix.parent
-    config = config_values(path)
+    sizes = _sizes(directory)
     shapes = _shapes(prefix)
-    stored, unused = weight_names.find(shapes, wanted, GOOGLE)
-    vocabulary = directory / tokenizers.WordPiece.FILE
-    content = None
-    if os.path.lexists(vocabulary):
-        content = files.read(directory, vocabulary.name)
-    # Its "gelu" is ambiguous, see `notes`.
-    sizes = {key: value for key, value in config.items() if key != "hidden_act"}
+    names = GOOGLE.our_names(shapes)
     return Source(
         directory=directory,
         sizes=sizes,
-        lowercase=None,
+        tokenizer=_open_tokenizer(directory / tokenizers.WordPiece.FILE),
+        names=names,
         shapes={
             ours: GOOGLE.lay_out_shape(ours, shapes[name])
-            for ours, name in stored.items()
+            for ours, name in names.items()
         },
-        unused=unused,
-        vocabulary=content,
-        vocabulary_path=vocabulary,
-        tokenizer=(
-            functools.partial(_tokenizer, content, str(vocabulary))
-            if content is not None
-            else None
-        ),
-        read=lambda: {
+        others=tuple(shapes.keys() - names.values()),
+        read=lambda wanted: {
             ours: GOOGLE.lay_out(ours, array)
-            for ours, array in _read(prefix, stored).items()
+            for ours, array in _read(prefix, {x: names[x] for x in wanted}).items()
         },
         notes=(
             "Google's hidden_act 'gelu' means gelu_new since 2019-02-07 and meant gelu"
@@ -124,19 +112,28 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     )
 
 
-def _tokenizer(content: bytes, path: str, lowercase: bool) -> tokenizers.WordPiece:
-    return tokenizers.WordPiece(wordpiece.tokens_in(content, path), lowercase)
+def _open_tokenizer(path: Path) -> SourceTokenizer | None:
+    if not os.path.lexists(path):
+        return None
+    content = files.read(path.parent, path.name)
+
+    def build(lowercase: bool) -> tokenizers.WordPiece:
+        return tokenizers.WordPiece(wordpiece.tokens_in(content, str(path)), lowercase)
+
+    return SourceTokenizer(path, None, build, content)
 
 
-def config_values(path: Path) -> dict[str, Any]:
-    """Returns the values of bert_config.json and defaults, by config.model's names."""
-    config_path = files.file(_prefix(path).parent, CONFIG)
-    config = huggingface_config.DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
+def _sizes(directory: Path) -> dict[str, Any]:
+    """Returns the values of bert_config.json and defaults, by config.model's names.
+
+    The activation is not among them: its "gelu" is ambiguous, see `notes`.
+    """
+    config_path = files.file(directory, CONFIG)
+    config = DEFAULTS | {"type_vocab_size": 16}  # of modeling.py
     config |= read_json(config_path)
-    if config["hidden_act"] != "gelu":
+    if (activation := config.pop("hidden_act")) != "gelu":
         raise ConfigError(
-            f"{config_path} has hidden_act={config['hidden_act']!r}; only 'gelu' is"
-            " supported"
+            f"{config_path} has hidden_act={activation!r}; only 'gelu' is supported"
         )
     return config | {"layer_norm_eps": LAYER_NORM_EPS}
 

@@ -7,23 +7,60 @@ and the files are checked against each other before weights are read.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
 
-from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
-from bert_jax.interop import huggingface_config, huggingface_tokenizer, weight_names
+from bert_jax.interop import (
+    huggingface_tokenizer,
+    sentence_transformers,
+    weight_names,
+)
 from bert_jax.interop.files import Source
-from bert_jax.interop.huggingface_config import DEFAULTS
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
+from bert_jax.model import heads
+from bert_jax.model.heads import Head, HeadType
 from bert_jax.small_files import read_json
 
+# Defaults of transformers' BertConfig for keys missing from config.json.
+DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+}
+# Keys with one supported value. docs/export.md lists the effects of all keys.
+FIXED = {
+    "add_cross_attention": False,
+    "auto_map": None,  # code in the repository
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "model_type": "bert",
+    "per_layer_config": None,
+    "position_embedding_type": "absolute",
+    "pruned_heads": None,
+    "quantization_config": None,
+}
+
+PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [heads.ENCODER])
+# Default of transformers' PretrainedConfig for a config.json without id2label.
+DEFAULT_NUM_LABELS = 2
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantized weights are not supported
 # Activations that differ from gelu_new in rounding only.
@@ -42,57 +79,46 @@ CASE_UNKNOWN = (
 )
 
 
-def open_source(directory: Path, wanted: Iterable[str]) -> Source:
+def open_source(directory: Path) -> Source:
     """Opens a BERT whose weights are model.safetensors or an index of several files."""
-    config = config_values(directory)
+    path = files_lib.file(directory, "config.json")
+    config = DEFAULTS | read_json(path)
+    files_lib.check_fixed(config, FIXED, path)
+    activation = config["hidden_act"]
+    if isinstance(activation, str):
+        config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
     tensors = _Tensors(directory)
-    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
-    tensors.check(stored.values())
-    has_decoder = DECODER in stored
-    if has_decoder and not config["tie_word_embeddings"]:
-        raise ConfigError(
-            f"{directory / 'config.json'} has tie_word_embeddings=False; only True is"
-            " supported for the masked-LM head"
-        )
-    opened = huggingface_tokenizer.open_tokenizer(directory, config)
-    lowercase = opened.lowercase if opened else None
+    names = HUGGINGFACE.our_names(tensors.shapes)
+    tokenizer = huggingface_tokenizer.open_tokenizer(directory, config)
+    is_recorded = tokenizer is not None and tokenizer.lowercase is not None
 
-    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
-        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
-
-    def read() -> dict[str, np.ndarray]:
-        if has_decoder:
+    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+        if DECODER in wanted and not config["tie_word_embeddings"]:
+            raise ConfigError(
+                f"{path} has tie_word_embeddings=False; only True is supported for the"
+                " masked-LM head"
+            )
+        if DECODER in wanted:
             tensors.check_repeated()
+        arrays = {ours: tensors.read(names[ours]) for ours in wanted}
         return {
-            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
+            ours: HUGGINGFACE.lay_out(ours, array.astype(np.float32))
+            for ours, array in arrays.items()
         }
 
     return Source(
         directory=directory,
         sizes=config,
-        lowercase=lowercase,
+        tokenizer=tokenizer,
+        names=names,
         shapes={
             ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
-            for ours, name in stored.items()
+            for ours, name in names.items()
         },
-        unused=unused,
-        vocabulary=opened.for_corpora if opened else None,
-        vocabulary_path=opened.path if opened else directory / WordPiece.FILE,
-        tokenizer=opened.build if opened else None,
+        others=tuple(tensors.shapes.keys() - names.values()),
         read=read,
-        notes=() if lowercase is not None else (CASE_UNKNOWN,),
+        notes=() if is_recorded else (CASE_UNKNOWN,),
     )
-
-
-def config_values(directory: Path) -> dict[str, Any]:
-    """Returns the values of config.json and defaults, by config.model's names."""
-    path = files_lib.file(directory, "config.json")
-    config = DEFAULTS | read_json(path)
-    huggingface_config.check_fixed(config, huggingface_config.FIXED, path)
-    activation = config["hidden_act"]
-    if isinstance(activation, str):
-        config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
-    return config
 
 
 def max_length(directory: Path) -> int | None:
@@ -101,6 +127,59 @@ def max_length(directory: Path) -> int | None:
     length = settings.get("model_max_length", settings.get("max_len"))
     # transformers writes 1e30 if there is no limit.
     return length if type(length) is int and length > 0 else None
+
+
+def parse_head(config: dict[str, Any], path: Path, types: Sequence[HeadType]) -> Head:
+    """Returns the head that a config.json and the files beside it describe."""
+    labels = _labels(config, path)
+    # transformers infers a missing problem type in the same way.
+    inferred = "regression" if len(labels) == 1 else "single_label_classification"
+    problem_type = config.get("problem_type") or inferred
+    architectures = config.get("architectures")
+    is_encoder = architectures == [heads.ENCODER]
+    if is_encoder and not sentence_transformers.is_dual_encoder(path.parent):
+        architectures = None
+    for type_ in types:
+        is_type = type_.problem_type in (None, problem_type)
+        if architectures == [type_.architecture] and is_type:
+            return Head(
+                type_, labels if type_.has_labels else (), _dropout(config, path)
+            )
+    if config.get("architectures") in PRETRAINED:
+        raise ConfigError(
+            f"{path.parent} has no task head; fine-tune it with python -m"
+            " bert_jax.finetune, and use the resulting WORKDIR/model"
+        )
+    known = ", ".join(dict.fromkeys(type_.architecture for type_ in types))
+    raise ConfigError(
+        f"{path} has architectures={config.get('architectures')!r} and"
+        f" problem_type={config.get('problem_type')!r}, which is not a supported"
+        " fine-tuned BERT;"
+        f" supported are {known}, the last with sentence-transformers' mean pooling"
+    )
+
+
+def _labels(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+    id2label = config.get("id2label")
+    if id2label is None:
+        size = config.get("num_labels", DEFAULT_NUM_LABELS)
+        if type(size) is not int or not 0 < size < 2**20:
+            raise ConfigError(f"{path} has num_labels={size!r}; download it again")
+        return tuple(f"LABEL_{i}" for i in range(size))
+    size = len(id2label) if isinstance(id2label, dict) else 0
+    numbers = [str(i) for i in range(size)]
+    if not numbers or sorted(id2label) != sorted(numbers):
+        raise ConfigError(f"{path}: the keys of id2label are not 0, 1, 2, ...")
+    return tuple(str(id2label[number]) for number in numbers)
+
+
+def _dropout(config: dict[str, Any], path: Path) -> float:
+    rate = config.get("classifier_dropout")
+    if rate is None:
+        rate = (DEFAULTS | config)["hidden_dropout_prob"]
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ConfigError(f"{path} has a dropout of {rate!r}; it must be in [0, 1)")
+    return float(rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,23 +232,18 @@ class _Tensors:
             place = self._twice
         place[original or name] = tensor
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raises ConfigError if a tensor that is used cannot be read."""
-        for name in names:
-            tensor = self._found[name]
-            if tensor.dtype not in FLOATS:
-                raise ConfigError(
-                    f"{tensor.path} stores {tensor.name!r} as {tensor.dtype}; save it"
-                    f" as one of {', '.join(FLOATS)}"
-                )
-            if name in self._twice:
-                raise ConfigError(
-                    f"{tensor.path} repeats {self._twice[name].name!r}; keep one of the"
-                    " two"
-                )
-
     def read(self, name: str) -> np.ndarray:
-        return self._found[name].read()
+        tensor = self._found[name]
+        if tensor.dtype not in FLOATS:
+            raise ConfigError(
+                f"{tensor.path} stores {tensor.name!r} as {tensor.dtype}; save it as"
+                f" one of {', '.join(FLOATS)}"
+            )
+        if name in self._twice:
+            raise ConfigError(
+                f"{tensor.path} repeats {self._twice[name].name!r}; keep one of the two"
+            )
+        return tensor.read()
 
     def check_repeated(self) -> None:
         """Raises ConfigError if a tensor differs from the one that it should repeat."""

@@ -5,10 +5,9 @@ tokenizers, as the files that this package writes do, ours is used, which is fas
 otherwise the `tokenizers` library tokenizes.
 """
 
-import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from bert_jax.data.tokenizers.library import LibraryTokenizer
 from bert_jax.data.tokenizers.sentencepiece import SentencePiece
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop import files, huggingface_config, sentence_transformers
+from bert_jax.interop import files, sentence_transformers
+from bert_jax.interop.files import SourceTokenizer
 from bert_jax.small_files import read_json
 
 SETTINGS = "tokenizer_config.json"
@@ -52,19 +52,7 @@ _RULES = {
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of AddedToken
 
 
-@dataclasses.dataclass(frozen=True)
-class Opened:
-    """The tokenizer of a directory."""
-
-    path: Path  # the file with its vocabulary
-    lowercase: bool | None  # whether it lower-cases text; None if no file records it
-    build: Callable[[bool], Tokenizer]  # builds it, given whether it lower-cases text
-    # the content of the tokenizer file of a corpus for the model; None if such a corpus
-    # cannot be prepared
-    for_corpora: bytes | None
-
-
-def open_tokenizer(directory: Path, config: dict[str, Any]) -> Opened | None:
+def open_tokenizer(directory: Path, config: dict[str, Any]) -> SourceTokenizer | None:
     """Opens the tokenizer of a directory; returns None if it has none."""
     names = (SentencePiece.FILE, LibraryTokenizer.FILE, WordPiece.FILE)
     name = next((n for n in names if os.path.lexists(directory / n)), None)
@@ -99,7 +87,7 @@ def _settings(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
         settings["added_tokens_decoder"] = added
     kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
     settings["tokenizer_class"] = kind or BERT_CLASSES[0]
-    huggingface_config.check_fixed(settings, FIXED, path)
+    files.check_fixed(settings, FIXED, path)
     for key in _RULES:
         if not isinstance(settings.get(key), bool | None):
             raise CorruptError(f"{path} has {key}={settings[key]!r}; download it again")
@@ -112,7 +100,7 @@ def _settings(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _open_sentencepiece(path: Path, settings: dict[str, Any]) -> Opened:
+def _open_sentencepiece(path: Path, settings: dict[str, Any]) -> SourceTokenizer:
     """Opens the model of a directory that this package wrote."""
     content = files.read(path.parent, path.name)
     kind = sentencepiece.kind(content, str(path))
@@ -123,10 +111,10 @@ def _open_sentencepiece(path: Path, settings: dict[str, Any]) -> Opened:
         )
         return tokenizers.parse(content, config, str(path))
 
-    return Opened(path, settings.get("do_lower_case"), build, content)
+    return SourceTokenizer(path, settings.get("do_lower_case"), build, content, kind)
 
 
-def _open_vocab_txt(path: Path, settings: dict[str, Any]) -> Opened:
+def _open_vocab_txt(path: Path, settings: dict[str, Any]) -> SourceTokenizer:
     """Opens a vocab.txt, which BertTokenizer reads."""
     lines = wordpiece.tokens_in(files.read(path.parent, path.name), str(path))
 
@@ -136,10 +124,12 @@ def _open_vocab_txt(path: Path, settings: dict[str, Any]) -> Opened:
 
     lowercase = settings.get("do_lower_case")
     corpora = build(lowercase is not False).for_corpora
-    return Opened(path, lowercase, build, corpora and corpora.content())
+    return SourceTokenizer(path, lowercase, build, corpora and corpora.content())
 
 
-def _open_file(path: Path, settings: dict[str, Any], *, has_bert_rules: bool) -> Opened:
+def _open_file(
+    path: Path, settings: dict[str, Any], *, has_bert_rules: bool
+) -> SourceTokenizer:
     """Opens a tokenizer.json."""
     state = read_json(path)
     if has_bert_rules:
@@ -154,7 +144,7 @@ def _open_file(path: Path, settings: dict[str, Any], *, has_bert_rules: bool) ->
     found = _finish(tokenizer, path, settings, _lines_beside(path, tokenizer))
     corpora = found.for_corpora
     used = corpora if corpora and found.equals_for_corpora() else found
-    return Opened(
+    return SourceTokenizer(
         path.with_name(WordPiece.FILE) if corpora else path,
         found.lowercase,
         lambda _: used,

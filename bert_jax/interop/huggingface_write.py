@@ -15,7 +15,7 @@ import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
 from bert_jax.data.tokenizers import library, tokenizers
-from bert_jax.interop import huggingface_config, sentence_transformers, weight_names
+from bert_jax.interop import sentence_transformers, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
 from bert_jax.small_files import write_json
@@ -82,7 +82,7 @@ def model_config(
 ) -> dict[str, Any]:
     """Returns the contents of config.json."""
     pretraining = {"architectures": ["BertForPreTraining"]}
-    return (huggingface_config.keys(head) if head else pretraining) | {
+    return (head_keys(head) if head else pretraining) | {
         "model_type": "bert",
         "vocab_size": len(tokenizer.vocab),
         **dataclasses.asdict(model),
@@ -91,6 +91,20 @@ def model_config(
         "tie_word_embeddings": True,
         "torch_dtype": dtype,
     }
+
+
+def head_keys(head: Head) -> dict[str, Any]:
+    """Returns the entries of config.json that describe a head."""
+    found: dict[str, Any] = {
+        "architectures": [head.type.architecture],
+        "classifier_dropout": head.dropout_prob,
+    }
+    if head.type.problem_type:
+        found["problem_type"] = head.type.problem_type
+    if head.labels:
+        found["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
+        found["label2id"] = {label: i for i, label in enumerate(head.labels)}
+    return found
 
 
 def tokenizer_config(

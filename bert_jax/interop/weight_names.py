@@ -6,6 +6,7 @@ shape in all three.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -61,28 +62,27 @@ GOOGLE_TENSORS = {
 class Naming:
     """The names and layouts of parameters in one format."""
 
-    # our name -> the name in the format, of parameters outside of MODULES
-    tensors: dict[str, str]
-    separator: str  # the separator between the parts of a name
-    # our name of each parameter of a Linear -> its name in the format
-    linear: dict[str, str]
-    layer_norm: dict[str, str]  # the same for a LayerNorm
+    names: dict[str, str]  # our name -> the name in the format; {i} is the layer
     # matches our names of kernels that the format stores as [output, input]
     transposed: re.Pattern[str]
 
+    @functools.cached_property
+    def _our_names(self) -> dict[str, str]:
+        return {theirs: ours for ours, theirs in self.names.items()}
+
     def name(self, ours: str) -> str:
         """Returns the name in this format of a parameter that is in the tables."""
-        if ours in self.tensors:
-            return self.tensors[ours]
-        module, _, parameter = ours.rpartition(".")
-        layer = re.search(r"\.layers\.(\d+)\.", module)
-        key = module.replace(layer.group(), ".layers.{i}.") if layer else module
-        theirs = MODULES[key]
-        words = self.layer_norm if theirs.endswith("LayerNorm") else self.linear
-        theirs = theirs.replace("{i}", layer.group(1) if layer else "")
-        if self.separator == "/":
-            theirs = theirs.replace(".", "/").replace("/layer/", "/layer_")
-        return f"{theirs}{self.separator}{words[parameter]}"
+        key, layer = _without_layer(ours)
+        return self.names[key].replace("{i}", layer)
+
+    def our_names(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns {our name: name} of the tensors that are in the tables."""
+        generic = {name: _without_layer(name) for name in names}
+        return {
+            self._our_names[key].replace("{i}", layer): name
+            for name, (key, layer) in generic.items()
+            if key in self._our_names
+        }
 
     def lay_out(self, ours: str, array: np.ndarray) -> np.ndarray:
         """Converts one of our parameters between our layout and that of the format."""
@@ -93,19 +93,43 @@ class Naming:
         return shape[::-1] if self.transposed.fullmatch(ours) else shape
 
 
-HUGGINGFACE = Naming(
-    tensors=TENSORS,
-    separator=".",
-    linear={"kernel": "weight", "bias": "bias"},
-    layer_norm={"scale": "weight", "bias": "bias"},
-    transposed=re.compile(r".*\.kernel"),
+def _without_layer(name: str) -> tuple[str, str]:
+    """Returns a name with {i} for the number of its layer, and the number."""
+    number = re.search(r"\d+", name)
+    layer = number.group() if number else ""
+    return (name.replace(layer, "{i}") if layer else name), layer
+
+
+def _naming(
+    tensors: dict[str, str],
+    separator: str,
+    linear: dict[str, str],
+    layer_norm: dict[str, str],
+    transposed: str,
+) -> Naming:
+    """Builds a naming of MODULES; a Linear and a LayerNorm name their parameters."""
+    names = dict(tensors)
+    for ours, theirs in MODULES.items():
+        if separator == "/":
+            theirs = theirs.replace(".", "/").replace("/layer/", "/layer_")
+        words = layer_norm if ours.endswith("norm") else linear
+        names |= {f"{ours}.{x}": f"{theirs}{separator}{y}" for x, y in words.items()}
+    return Naming(names, re.compile(transposed))
+
+
+HUGGINGFACE = _naming(
+    TENSORS,
+    ".",
+    {"kernel": "weight", "bias": "bias"},
+    {"scale": "weight", "bias": "bias"},
+    r".*\.kernel",
 )
-GOOGLE = Naming(
-    tensors=GOOGLE_TENSORS,
-    separator="/",
-    linear={"kernel": "kernel", "bias": "bias"},
-    layer_norm={"scale": "gamma", "bias": "beta"},
-    transposed=re.compile(r"next_sentence\.kernel"),
+GOOGLE = _naming(
+    GOOGLE_TENSORS,
+    "/",
+    {"kernel": "kernel", "bias": "bias"},
+    {"scale": "gamma", "bias": "beta"},
+    r"next_sentence\.kernel",
 )
 
 
@@ -141,13 +165,3 @@ def rename(
         array = naming.lay_out(ours, np.asarray(jax.device_get(leaf)))
         tensors[naming.name(ours)] = np.ascontiguousarray(array, dtype)
     return tensors
-
-
-def find(
-    names: Iterable[str], wanted: Iterable[str], naming: Naming
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Returns {our name: tensor name} of wanted parameters, and the unused names."""
-    names = set(names)
-    theirs = {ours: naming.name(ours) for ours in wanted}
-    found = {ours: name for ours, name in theirs.items() if name in names}
-    return found, tuple(sorted(names - set(found.values())))

@@ -11,7 +11,6 @@ Shapes: V token of the run's vocabulary, S token of the source's.
 import dataclasses
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,18 +20,15 @@ from bert_jax.data.corpus import corpus
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.interop.files import Source
+from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import start as start_lib
 from bert_jax.loading.source import some
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
 from bert_jax.training.step import TrainState
 
-# Prefixes of optional parameters, which are initialized randomly if they are missing.
-HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
 WORD, POSITION = "bert.embeddings.word", "bert.embeddings.position"
 BY_TOKEN = {WORD, "decoder_bias"}  # tables with a row for each token
 
@@ -74,30 +70,25 @@ def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None
 
 def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Returns the tokenizer of a model."""
-    _check_rules(source)
-    if source.vocabulary is None:
+    opened = source.tokenizer
+    if opened is None:
         raise ConfigError(
             f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"
             " config.tokenizer.vocab_file"
         )
-    return tokenizers.parse(source.vocabulary, config, str(source.vocabulary_path))
+    return tokenizers.parse(_vocabulary(opened), config, str(opened.path))
 
 
 def open_source(config: ExperimentConfig) -> Source:
     """Opens the model at config.init_from without reading its weights."""
+    given = f"config.init_from={config.init_from!r}"
     path = source_lib.model_path(config.init_from, "config.init_from")
-    source = open_directory(path, config)
-    _check_sizes(source, config)
+    source = source_lib.open_source(path, given)
     wanted = parameter_shapes(config)
-    source_lib.check_tensors(source, wanted, HEADS, BY_TOKEN | {POSITION})
-    _check_rows(source, wanted)
+    num_positions = source.sizes["max_position_embeddings"]  # the run may have more
+    wanted[POSITION] = (num_positions, *wanted[POSITION][1:])
+    source_lib.check_tensors(source, wanted, source_lib.HEADS, BY_TOKEN)
     return source
-
-
-def open_directory(path: Path, config: ExperimentConfig) -> Source:
-    """Opens a model to initialize from; verifies only its own digests."""
-    names, given = parameter_shapes(config), f"config.init_from={config.init_from!r}"
-    return source_lib.open_source(path, lambda _: names, given)[0]
 
 
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
@@ -113,12 +104,12 @@ def read(
     """Reads weights, adapted to the run's vocabulary and positions."""
     rows, notes_on_rows = _match(source, config, tokenizer)
     wanted = parameter_shapes(config)
-    arrays, notes = source_lib.read_finite(source), list(source.notes)
+    arrays, notes = source_lib.read_finite(source, wanted), list(source.notes)
     missing = [name for name in wanted if name not in arrays]
     if missing:
         notes.append(f"missing, initialized randomly: {some(missing)}")
-    if source.unused:
-        notes.append(f"unused tensors: {some(list(source.unused))}")
+    if unused := source.unused(wanted):
+        notes.append(f"unused tensors: {some(unused)}")
     notes += notes_on_rows
     if rows is not None:
         for name in BY_TOKEN & arrays.keys():
@@ -131,53 +122,14 @@ def read(
     return Weights(arrays, tuple(notes))
 
 
-def _check_sizes(source: Source, config: ExperimentConfig) -> None:
-    ours = dataclasses.asdict(config.model)
-    # The tables of positions and tokens may grow.
-    free = {*start_lib.SETTINGS, "max_position_embeddings"}
-    wrong = [
-        f"config.model.{key}={ours[key]!r} (the model has {source.sizes[key]!r})"
-        for key in sorted(source.sizes.keys() & ours.keys() - free)
-        if source.sizes[key] != ours[key]
-    ]
-    if wrong:
-        raise ConfigError(f"{', '.join(wrong)}: use the values of {source.directory}")
-    if source.lowercase not in (None, config.tokenizer.lowercase):
+def _vocabulary(opened: SourceTokenizer) -> bytes:
+    """Returns the content of a tokenizer file of a corpus."""
+    if opened.for_corpora is None:
         raise ConfigError(
-            f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"
-            f" {source.directory} has {source.lowercase}; set the key to"
-            f" {source.lowercase}"
+            f"config.init_from: the tokenizer of {opened.path} has other rules than"
+            " BERT's, for which a corpus cannot be prepared; start from another model"
         )
-
-
-def _check_rows(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raises ConfigError if the table of tokens or positions has a wrong size."""
-    num_positions = source.shapes[POSITION][0]
-    for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):
-        rows, size = source.shapes[name][0], source.sizes.get(key)
-        # A table of tokens may be padded, for example to a multiple of 64.
-        is_padded = name == WORD and type(size) is int and 0 < size < rows
-        if size not in (None, rows) and not is_padded:
-            raise CorruptError(
-                f"{source.directory} has {key}={size!r}, but its table has {rows}"
-                " rows; download it again"
-            )
-    if num_positions > wanted[POSITION][0]:
-        raise ConfigError(
-            f"config.model.max_position_embeddings={wanted[POSITION][0]}, but"
-            f" {source.directory} has {num_positions}; set the key to"
-            f" {num_positions} or more"
-        )
-
-
-def _check_rules(source: Source) -> None:
-    """Raises ConfigError if a model has a tokenizer that no corpus can have."""
-    if source.vocabulary is None and source.tokenizer is not None:
-        raise ConfigError(
-            f"config.init_from: the tokenizer of {source.vocabulary_path} has other"
-            " rules than BERT's, for which a corpus cannot be prepared; start from"
-            " another model"
-        )
+    return opened.for_corpora
 
 
 def _match(
@@ -195,8 +147,8 @@ def _match(
     num_embeddings = source.shapes["bert.embeddings.word"][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
     num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
-    _check_rules(source)
-    if source.vocabulary is None:
+    opened = source.tokenizer
+    if opened is None:
         if {num_rows, most} != {len(tokenizer.vocab)}:
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
@@ -205,35 +157,32 @@ def _match(
             )
         note = f"no {tokenizer.FILE} to compare the vocabulary with"
         return None, [note]
-    if source.vocabulary_path.name != tokenizer.FILE:
+    content, path = _vocabulary(opened), str(opened.path)
+    if opened.path.name != tokenizer.FILE:
         raise ConfigError(
             f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
-            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+            f" has a {opened.path.name}; use the model's vocabulary"
         )
-    path = str(source.vocabulary_path)
-    theirs = _parse(source.vocabulary, config.tokenizer, path)
+    theirs = _parse(content, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
         raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
             f" {num_rows} rows for them; download both again"
         )
-    if not _extends(tokenizer, theirs):
-        raise ConfigError(
-            f"{path} is neither the run's vocabulary nor the beginning of it:"
-            f" {_first_difference(tokenizer, theirs)}; set config.tokenizer.vocab_file"
-            " to it, or to a copy with lines added at the end, and prepare the corpus"
-            " again"
-        )
-    notes = []
-    if theirs.vocab != tokenizer.vocab:
-        new = _new(tokenizer, theirs)
+    _check_extends(tokenizer, theirs, path)
+    notes, rows = [], [np.array([i]) for i in range(len(tokenizer.vocab))]
+    pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
+    if new := [i for i, (now, was) in enumerate(pairs) if now != was]:
+        assert isinstance(theirs, tokenizers.WordPiece), "_check_extends has checked it"
         names = [tokenizer.vocab[i] for i in new]
+        for i, ids in zip(new, theirs.pieces_of(names), strict=True):
+            rows[i] = ids
         notes.append(
             f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
         )
     if most > len(theirs.vocab):
         notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
-    return (_extension(tokenizer, theirs) if notes else None), notes
+    return (rows if notes else None), notes
 
 
 def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tokenizer:
@@ -244,47 +193,37 @@ def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tok
     return tokenizers.parse(content, config, path)
 
 
-def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
-    """Returns whether the tokens of the source have the same ids in the run."""
+def _check_extends(
+    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer, path: str
+) -> None:
+    """Raises ConfigError unless the tokens of the source have the same ids in the run.
+
+    Tokens such as [unused0] may differ.
+    """
     if theirs.digest == tokenizer.digest:
-        return True
-    if not isinstance(tokenizer, tokenizers.WordPiece):
-        return False
-    pairs = zip(theirs.vocab, tokenizer.vocab, strict=False)
-    return len(tokenizer.vocab) >= len(theirs.vocab) and all(
-        was == now or not was or was.startswith("[unused") for was, now in pairs
+        return
+    is_wordpiece = isinstance(tokenizer, tokenizers.WordPiece)
+    different = (
+        f"token {number} is {was!r} in the model and {now!r} in the run"
+        for number, (was, now) in enumerate(
+            itertools.zip_longest(theirs.vocab, tokenizer.vocab), start=1
+        )
+        if was != now and not (is_wordpiece and _may_become(was, now))
+    )
+    difference = next(different, None)
+    if difference is None and is_wordpiece:
+        return
+    difference = difference or "the two split text differently"
+    raise ConfigError(
+        f"{path} is neither the run's vocabulary nor the beginning of it: {difference};"
+        " set config.tokenizer.vocab_file to it, or to a copy with lines added at the"
+        " end, and prepare the corpus again"
     )
 
 
-def _first_difference(
-    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
-) -> str:
-    if tokenizer.lowercase != theirs.lowercase or theirs.vocab == tokenizer.vocab:
-        return "the two split text differently"
-    pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab, fillvalue="nothing")
-    number, (was, now) = next(
-        (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
-    )
-    return f"token {number} is {was!r} in the model and {now!r} in the run"
-
-
-def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:
-    """Returns the ids whose tokens the source lacks at the same id."""
-    pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
-    return [i for i, (now, was) in enumerate(pairs) if now != was]
-
-
-def _extension(
-    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
-) -> list[np.ndarray]:
-    rows = [np.array([i]) for i in range(len(tokenizer.vocab))]
-    new = _new(tokenizer, theirs)
-    if new:
-        assert isinstance(theirs, tokenizers.WordPiece), "_extends has checked it"
-        pieces = theirs.pieces_of([tokenizer.vocab[i] for i in new])
-        for i, ids in zip(new, pieces, strict=True):
-            rows[i] = ids
-    return rows
+def _may_become(was: str | None, now: str | None) -> bool:
+    is_unused = was is None or not was or was.startswith("[unused")
+    return is_unused and now is not None
 
 
 def _averaged(table: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:

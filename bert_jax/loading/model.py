@@ -5,9 +5,8 @@ head. initialize.py reads weights for the config of a run.
 """
 
 import dataclasses
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from bert_jax.data.tokenizers import base, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
-    huggingface_config,
     huggingface_read,
     sentence_transformers,
 )
@@ -32,6 +30,9 @@ from bert_jax.model.bert import Bert, BertForPreTraining
 from bert_jax.model.heads import Head, HeadType
 
 PREFIX = "bert."  # starts the encoder's parameter names in a model with a head
+# The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
+# most 5e-4.
+GOOGLE_HIDDEN_ACT = "gelu_new"
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
 WORD = "bert.embeddings.word"
 BIAS = "decoder_bias"  # of the masked-LM head
@@ -79,37 +80,27 @@ def read_encoder(
       has_masked_lm: whether to read the masked-LM head, too.
     """
     directory = source_lib.model_path(path, given_as)
-
-    def shapes(values: dict[str, Any], num_rows: int) -> dict[str, tuple[int, ...]]:
-        return _shapes(model_config(values, directory), num_rows, None, has_masked_lm)
-
-    source, values = source_lib.open_source(
-        directory,
-        lambda values: list(shapes(values, _vocab_size(values, directory))),
-        f"{given_as}={path}",
-    )
+    source = source_lib.open_source(directory, f"{given_as}={path}")
+    config = model_config(source.sizes, source.directory)
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
             " not fine-tuned, for example a directory of python -m bert_jax.export"
         )
     # If the table is missing, `check_tensors` raises the error.
-    vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
-    wanted = shapes(values, vocab_size)
+    (vocab_size, *_) = source.shapes.get(WORD, (1,))
+    wanted = _shapes(config, vocab_size, None, has_masked_lm)
     source_lib.check_tensors(source, wanted, (POOLER,))
     tokenizer = _tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
         raise ConfigError(
-            f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
-            " needs; use another model"
+            f"the tokenizer of {source.directory} has no {base.MASK}, which a masked-LM"
+            " head needs; use another model"
         )
-    arrays = source_lib.read_finite(source)
-    arrays = {name: a for name, a in arrays.items() if name in wanted}
-    for name in (WORD, BIAS):
-        if name in arrays:
-            arrays[name] = arrays[name][: len(tokenizer.vocab)]
-    config = model_config(values, source.directory)
-    notes = _notes(source, tokenizer, vocab_size)
+    arrays = source_lib.read_finite(source, wanted)
+    for name in {WORD, BIAS} & arrays.keys():
+        arrays[name] = arrays[name][: len(tokenizer.vocab)]
+    notes = _notes(source, wanted, tokenizer, vocab_size)
     if not has_masked_lm and not any(x.startswith(POOLER) for x in arrays):
         notes += ("the model has no pooler; heads that use one train it from scratch",)
     return HostModel(
@@ -130,20 +121,15 @@ def read_tuned(
     """Reads a model with its head, of `finetune` or in Hugging Face's format."""
     directory = source_lib.model_path(path, given_as)
     _check_is_tuned(path, given_as, directory)
-    file = directory / "config.json"
-
-    def described(values: dict[str, Any]) -> tuple[ModelConfig, int, Head]:
-        head = huggingface_config.parse(values, file, types)
-        return model_config(values, file), _vocab_size(values, directory), head
-
-    source, values = source_lib.open_source(
-        directory,
-        lambda values: _shapes(*described(values), False),
-        f"{given_as}={path}",
-    )
-    config, vocab_size, head = described(values)
-    source_lib.check_tensors(source, _shapes(config, vocab_size, head, False))
-    arrays = source_lib.read_finite(source)
+    source = source_lib.open_source(directory, f"{given_as}={path}")
+    file, sizes = directory / "config.json", source.sizes
+    head = huggingface_read.parse_head(sizes, file, types)
+    config = model_config(sizes, file)
+    vocab_size = sizes.get("vocab_size")
+    vocab_size = config_lib.build(int, vocab_size, f"{directory}: vocab_size")
+    wanted = _shapes(config, vocab_size, head, False)
+    source_lib.check_tensors(source, wanted)
+    arrays = source_lib.read_finite(source, wanted)
     tokenizer = _tokenizer_of(source, vocab_size, None, has_flag=False)
     return HostModel(
         config,
@@ -152,7 +138,7 @@ def read_tuned(
         vocab_size,
         _max_length(config, directory),
         arrays,
-        _notes(source, tokenizer, vocab_size),
+        _notes(source, wanted, tokenizer, vocab_size),
         sentence_transformers.prompt(directory) if head.type.is_dual_encoder else "",
     )
 
@@ -161,22 +147,22 @@ def _tokenizer_of(
     source: Source, vocab_size: int, given: bool | None, *, has_flag: bool
 ) -> tokenizers.Tokenizer:
     """Builds a model's tokenizer; `given` decides the case if it is unrecorded."""
-    directory, path = source.directory, source.vocabulary_path
-    if given is not None and source.lowercase not in (None, given):
+    directory, opened = source.directory, source.tokenizer
+    if opened is None:
+        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    if given is not None and opened.lowercase not in (None, given):
         raise ConfigError(
             f"--lowercase={str(given).lower()}, but {directory} has"
-            f" {str(source.lowercase).lower()}; remove the flag"
+            f" {str(opened.lowercase).lower()}; remove the flag"
         )
-    if source.tokenizer is None:
-        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
-    lowercase = source.lowercase if given is None else given
+    lowercase = opened.lowercase if given is None else given
     if lowercase is None:
         flag = "add --lowercase=true or --lowercase=false, or " if has_flag else ""
         raise ConfigError(
             f"{directory} does not record whether its text was lower-cased; {flag}write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
-    tokenizer = source.tokenizer(lowercase)
+    tokenizer, path = opened.build(lowercase), opened.path
     base.check_special_tokens(tokenizer.vocab, str(path), base.TEXT_TOKENS)
     if len(tokenizer.vocab) > vocab_size:
         raise ConfigError(
@@ -187,19 +173,21 @@ def _tokenizer_of(
 
 
 def _notes(
-    source: Source, tokenizer: tokenizers.Tokenizer, vocab_size: int
+    source: Source,
+    wanted: Collection[str],
+    tokenizer: tokenizers.Tokenizer,
+    vocab_size: int,
 ) -> tuple[str, ...]:
     """Returns a line for each part of a model that is not used."""
     found = []
-    # Those of the pretraining heads are expected: each model is read without some.
-    is_expected = re.compile(r"cls\.|(.*\.)?pooler\.").match
-    unused = [name for name in source.unused if not is_expected(name)]
-    if unused:
+    # Each model is read without some of the pretraining heads.
+    heads_of = (name for name in source.names if name.startswith(source_lib.HEADS))
+    if unused := source.unused({*wanted, *heads_of}):
         found.append(f"unused tensors: {source_lib.some(unused)}")
     if len(tokenizer.vocab) < vocab_size:
         found.append(
-            f"{source.vocabulary_path} has {len(tokenizer.vocab):,} tokens, and the"
-            f" table of tokens {vocab_size:,} rows; the last ones are not used"
+            f"the tokenizer of {source.directory} has {len(tokenizer.vocab):,} tokens,"
+            f" and the table of tokens {vocab_size:,} rows; the last ones are not used"
         )
     return tuple(found)
 
@@ -294,10 +282,6 @@ def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
         )
 
 
-def _vocab_size(values: dict[str, Any], directory: Path) -> int:
-    return config_lib.build(int, values.get("vocab_size"), f"{directory}: vocab_size")
-
-
 def _max_length(config: ModelConfig, directory: Path) -> int:
     limits = (
         config.max_position_embeddings,
@@ -310,6 +294,7 @@ def _max_length(config: ModelConfig, directory: Path) -> int:
 def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     """Builds and validates the sizes of a model from values by config.model's keys."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
+    values = {"hidden_act": GOOGLE_HIDDEN_ACT} | values
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
     )

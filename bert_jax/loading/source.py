@@ -8,9 +8,8 @@ whose newest checkpoint is used.
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,19 +17,18 @@ import numpy as np
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig, TokenizerKind
+from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import sentencepiece, tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
-from bert_jax.interop.files import Source
+from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 
-# The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
-# most 5e-4.
-GOOGLE_HIDDEN_ACT = "gelu_new"
+# Prefixes of the parameters of pretraining heads, which a model may lack.
+HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
 _MODELS = (
     "a directory of python -m bert_jax.export or of a Hugging Face BERT, its name on"
     " the Hub, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
@@ -109,30 +107,21 @@ def _download(url: str, given_as: str) -> Path:
     return Path(directory)
 
 
-def open_source(
-    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]], given: str
-) -> tuple[Source, dict[str, Any]]:
-    """Opens a model without reading its weights; returns the values of its config, too.
-
-    Verifies its digests.
+def open_source(path: Path, given: str) -> Source:
+    """Opens a model without reading its weights, and verifies its digests.
 
     Args:
       path: the directory of the model, or the prefix of a TF1 checkpoint.
-      names_of: returns our names of the parameters to read, given the values of the
-        model's config by config.model's keys. All parameters of a workdir are read.
       given: the flag or key with the path, for error messages.
     """
     if is_workdir(path):
-        source = open_workdir(path)
-        return source, source.sizes
+        return open_workdir(path)
     if google_tf1.is_source(path):
         files.verify_digests(path if path.is_dir() else path.parent)
-        values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
-        return google_tf1.open_source(path, names_of(values)), values
+        return google_tf1.open_source(path)
     if (path / "config.json").is_file():
         files.verify_digests(path)
-        values = huggingface_read.config_values(path)
-        return huggingface_read.open_source(path, names_of(values)), values
+        return huggingface_read.open_source(path)
     raise not_a_model(given, path, _MODELS)
 
 
@@ -161,19 +150,10 @@ def is_workdir(directory: Path) -> bool:
 
 
 def describe(path: Path, given: str) -> Source:
-    """Opens a model as `open_source`, but none of its tensors and no device."""
+    """Opens a model as `open_source`, but no checkpoint of a run and no device."""
     if is_workdir(path):
         return _describe_run(path, _config_of_run(path))
-    return open_source(path, lambda _: (), given)[0]
-
-
-def tokenizer_kind(source: Source) -> TokenizerKind | None:
-    """Returns the kind of a model's tokenizer; None if it has no vocabulary."""
-    if source.vocabulary is None:
-        return None
-    if source.vocabulary_path.name == tokenizers.WordPiece.FILE:
-        return "wordpiece"
-    return sentencepiece.kind(source.vocabulary, str(source.vocabulary_path))
+    return open_source(path, given)
 
 
 def _config_of_run(directory: Path) -> ExperimentConfig:
@@ -195,13 +175,16 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
     return Source(
         directory=directory,
         sizes=sizes | {"vocab_size": config.tokenizer.vocab_size},
-        lowercase=config.tokenizer.lowercase,
+        tokenizer=SourceTokenizer(
+            Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
+            config.tokenizer.lowercase,
+            lambda _: tokenizer,
+            tokenizer.content(),
+            config.tokenizer.kind,
+        ),
+        names={},
         shapes={},
-        unused=(),
-        vocabulary=tokenizer.content(),
-        vocabulary_path=Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
-        tokenizer=lambda _: tokenizer,
-        read=dict,
+        read=lambda _: {},
     )
 
 
@@ -225,18 +208,20 @@ def open_workdir(directory: Path) -> Source:
     checkpoints = Checkpoints(str(directory))
     # Raises if the corpus was replaced, because its vocabulary may be another one.
     checkpoints.position(step, corpus.read(config).sha256)
-    arrays = checkpoints.arrays(step)
-    checkpoints.close()
     prefix = "params."
-    return dataclasses.replace(
-        described,
-        shapes={
-            name.removeprefix(prefix): tuple(shape)
-            for name, (shape, _) in arrays.items()
-            if name.startswith(prefix)
-        },
-        read=lambda: _read_workdir(directory, step, config),
-    )
+    shapes = {
+        name.removeprefix(prefix): tuple(shape)
+        for name, (shape, _) in checkpoints.arrays(step).items()
+        if name.startswith(prefix)
+    }
+    checkpoints.close()
+
+    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+        arrays = _read_workdir(directory, step, config)
+        return {name: arrays[name] for name in wanted}
+
+    names = {name: name for name in shapes}
+    return dataclasses.replace(described, names=names, shapes=shapes, read=read)
 
 
 def _read_workdir(
@@ -294,9 +279,9 @@ def check_tensors(
         )
 
 
-def read_finite(source: Source) -> dict[str, np.ndarray]:
-    """Reads all weights; raises ConfigError if one is NaN or infinite."""
-    arrays = source.read()
+def read_finite(source: Source, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Reads the wanted weights; raises ConfigError if one is NaN or infinite."""
+    arrays = source.read([name for name in wanted if name in source.names])
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(

@@ -99,16 +99,16 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     values of the config are used for what the model does not record.
     """
     from bert_jax.loading import initialize
-    from bert_jax.loading import source as source_lib
 
     source = initialize.describe(path)
     config = config_lib.build(
         TokenizerConfig, values.get("tokenizer"), "config.tokenizer"
     )
-    if (kind := source_lib.tokenizer_kind(source)) is not None:
-        config = dataclasses.replace(config, kind=kind)
-    if source.lowercase is not None:
-        config = dataclasses.replace(config, lowercase=source.lowercase)
+    opened = source.tokenizer
+    if opened and opened.for_corpora is not None:
+        config = dataclasses.replace(config, kind=opened.kind)
+    if opened and opened.lowercase is not None:
+        config = dataclasses.replace(config, lowercase=opened.lowercase)
     if config.vocab_file:
         tokenizer = tokenizers.load_any_size(config)
     else:

@@ -9,10 +9,10 @@ import pytest
 
 from bert_jax.errors import CorruptError
 from bert_jax.finetuning import results
-from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
+from bert_jax.finetuning.tasks.tagging import Sentences
 from tests.finetuning import labelled
 
 

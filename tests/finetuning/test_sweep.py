@@ -10,10 +10,10 @@ import pytest
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import sweep, tuned_model
-from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.setup import Datasets, Split, Start
+from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
+from bert_jax.finetuning.tasks.tagging import Sentences
 from tests.finetuning import labelled, tuned
 
 

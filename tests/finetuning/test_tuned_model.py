@@ -9,8 +9,8 @@ import pytest
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import tuned_model
-from bert_jax.finetuning.data.squad import Questions
 from bert_jax.finetuning.tasks import TASKS
+from bert_jax.finetuning.tasks.squad import Questions
 from bert_jax.finetuning.tuned_model import (
     SETTINGS_FILE,
     read_settings,

@@ -255,7 +255,7 @@ def test_a_tf2_checkpoint_says_how_it_is_converted(tmp_path):
     prefix = str(tmp_path / "bert_model.ckpt")
     tf.train.Checkpoint(encoder=variable).write(prefix)
     with pytest.raises(errors.ConfigError) as error:
-        google_tf1.open_source(tmp_path, [])
+        google_tf1.open_source(tmp_path)
     message = str(error.value)
     assert message.startswith(f"{prefix} is a TF2 checkpoint; convert it where")
     assert f"load(t.BertModel(c), '{prefix}', c)" in message and "\n" not in message

@@ -11,8 +11,9 @@ import pytest
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import HEADS, TASKS
 from bert_jax.interop import (
-    huggingface_config,
+    huggingface_read,
     huggingface_tokenizer,
+    huggingface_write,
     sentence_transformers,
 )
 from bert_jax.loading import model as model_lib
@@ -28,7 +29,10 @@ def test_head_round_trips_through_config_json(kind, tmp_path):
     head = tuned.HEADS[kind]
     sentence_transformers.write(tmp_path, 32, 32)  # marks a dual encoder
     path = tmp_path / "config.json"
-    assert huggingface_config.parse(huggingface_config.keys(head), path, HEADS) == head
+    assert (
+        huggingface_read.parse_head(huggingface_write.head_keys(head), path, HEADS)
+        == head
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,14 +41,16 @@ def test_head_round_trips_through_config_json(kind, tmp_path):
 def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     config = {"architectures": ["BertForSequenceClassification"]}
     config |= {"id2label": labels} if labels else {}
-    head = huggingface_config.parse(config | {"hidden_dropout_prob": 0.2}, PATH, HEADS)
+    head = huggingface_read.parse_head(
+        config | {"hidden_dropout_prob": 0.2}, PATH, HEADS
+    )
     assert head.kind == kind and head.dropout_prob == 0.2
     # A missing key has the default of transformers' BertConfig.
     config.pop("hidden_dropout_prob", None)
-    assert huggingface_config.parse(config, PATH, HEADS).dropout_prob == 0.1
+    assert huggingface_read.parse_head(config, PATH, HEADS).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
     config = {"architectures": ["BertForTokenClassification"], "num_labels": 3}
-    assert len(huggingface_config.parse(config, PATH, HEADS).labels) == 3
+    assert len(huggingface_read.parse_head(config, PATH, HEADS).labels) == 3
 
 
 @pytest.mark.parametrize(
@@ -62,9 +68,9 @@ def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     ],
 )
 def test_unsupported_head_is_an_error(changes, words):
-    config = huggingface_config.keys(tuned.HEADS["classification"]) | changes
+    config = huggingface_write.head_keys(tuned.HEADS["classification"]) | changes
     with pytest.raises(ConfigError, match=words):
-        huggingface_config.parse(config, PATH, HEADS)
+        huggingface_read.parse_head(config, PATH, HEADS)
 
 
 # transformers 5 removed this key and supports one value of it.
@@ -75,10 +81,9 @@ def test_defaults_equal_those_of_transformers():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig()
     found = {
-        key: getattr(config, key)
-        for key in huggingface_config.DEFAULTS.keys() - REMOVED
+        key: getattr(config, key) for key in huggingface_read.DEFAULTS.keys() - REMOVED
     }
-    assert found == {key: huggingface_config.DEFAULTS[key] for key in found}
+    assert found == {key: huggingface_read.DEFAULTS[key] for key in found}
 
 
 PAGE = (ROOT / "docs" / "export.md").read_text()
@@ -97,7 +102,7 @@ CONFIG, SETTINGS = effects("config.json"), effects("tokenizer_config.json")
 FIXED = [
     (name, key, only)
     for name, fixed in (
-        ("config.json", huggingface_config.FIXED),
+        ("config.json", huggingface_read.FIXED),
         ("tokenizer_config.json", huggingface_tokenizer.FIXED),
     )
     for key, only in fixed.items()
@@ -110,7 +115,7 @@ def test_every_key_of_a_bert_config_is_in_the_page():
     known = {field.name for field in dataclasses.fields(config)}
     known |= config().to_dict().keys() | {"output_attentions", "per_layer_config"}
     assert known <= set().union(*CONFIG.values())
-    assert CONFIG["refused"] == huggingface_config.FIXED.keys()
+    assert CONFIG["refused"] == huggingface_read.FIXED.keys()
 
 
 def test_every_key_of_a_bert_tokenizer_is_in_the_page():

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import config as config_lib
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.interop import huggingface_write
@@ -68,7 +68,7 @@ def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
 def test_tokenizer_is_read_from_the_directory(kind, tmp_path):
     texts = [[f"the garden {i} and the river {i * 7}."] for i in range(200)]
     config = make_config(tokenizer__kind=kind).tokenizer
-    tokenizer = tokenizers.train(texts, config)
+    tokenizer = training.train(texts, config)
     model_config, _, params = tuned.build("tagging")
     huggingface_write.write_tuned(
         tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32
@@ -232,8 +232,7 @@ def test_vocabulary_shorter_than_the_table_is_reported(source):
     found = model_lib.read_encoder(str(directory))
     (note,) = found.notes
     assert note.endswith(
-        "vocab.txt has 90 tokens, and the table of tokens 97 rows; the last ones are"
-        " not used"
+        "has 90 tokens, and the table of tokens 97 rows; the last ones are not used"
     )
 
 
@@ -241,7 +240,7 @@ def test_only_a_masked_lm_needs_mask(source):
     directory, _ = source
     keep_only_vocab_txt(directory, [x if x != "[MASK]" else "other" for x in VOCAB])
     assert "[MASK]" not in model_lib.read_encoder(str(directory)).tokenizer.vocab
-    with pytest.raises(ConfigError, match=r"vocab.txt has no \[MASK\], which a masked"):
+    with pytest.raises(ConfigError, match=r"has no \[MASK\], which a masked"):
         model_lib.read_encoder(str(directory), has_masked_lm=True)
 
 

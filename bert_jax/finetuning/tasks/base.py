@@ -8,30 +8,149 @@ Shapes: N example, B example of the batch, C class or choice, T token.
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data.examples import Examples, Texts
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import tables
+from bert_jax.finetuning.tables import Table
 from bert_jax.model.heads import HeadType, Outputs
 from bert_jax.training.losses import weighted_cross_entropy
 
 if TYPE_CHECKING:
     from bert_jax.finetuning.config import FinetuneConfig
 
+E = TypeVar("E", bound="Examples")
 Batch = dict[str, jax.Array]
 SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]; the count divides the sum
 # A training set, a dev set with labels, or a test set without.
 Role = Literal["train", "dev", "test"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples(abc.ABC):
+    """The examples of a data set.
+
+    Counts of lost or mended data are attributes with the names in `setup.LOSSES`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def is_labelled(self) -> bool: ...
+
+    @abc.abstractmethod
+    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+        """Writes predictions into an existing directory."""
+
+    def references(self) -> bytes:
+        """Returns the labels that are not in the rows of a dev set, for its digest."""
+        return b""
+
+    def as_test_set(self, train: Any) -> Self:
+        """Returns the examples of a test set with what only the training set shows."""
+        return self
+
+    def class_counts(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Returns the number of examples of each class, or of entities of each type."""
+        return []
+
+    def class_pairs(
+        self, predicted: Any, names: Sequence[str]
+    ) -> tuple[list[str], list[str]] | None:
+        """Returns labels and predictions by name; None without single classes."""
+        return None
+
+    def size(self, num_rows: int) -> str:
+        """Returns the number of examples and rows, to print."""
+        return f"{num_rows:,} rows"
+
+    def why_empty(self) -> str:
+        """Returns why the data set has no rows, and what to do."""
+        if num_unlabelled := getattr(self, "num_unlabelled", 0):
+            return f"none of its {num_unlabelled} examples has a label: label them"
+        return "give a non-empty data set"
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts(Examples):
+    """Texts or text pairs for classification, regression, multi-label or similarity."""
+
+    a: list[str]  # single texts, or the first texts of pairs
+    b: list[str] | None  # the second texts of pairs; None for single texts
+    # int32[N] classes, float32[N] scores or float32[N, C] sets of classes; None for a
+    # test set
+    labels: np.ndarray | None
+    index: np.ndarray  # int64[N], each example's index in the leaderboard's file
+    num_lost_lines: int = 0  # lines of the table that were dropped
+    num_unlabelled: int = 0  # examples that were dropped because they have no label
+
+    @property
+    def is_labelled(self) -> bool:
+        return self.labels is not None
+
+    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+        rows = []
+        for i, value in enumerate(predicted.tolist()):
+            pair = {} if self.b is None else {"pair": self.b[i]}
+            rows.append({"text": self.a[i], **pair, "label": _label(value, names)})
+        write_json_lines(directory / "predictions.jsonl", rows)
+
+    def class_counts(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        labels = self.labels
+        if labels is None or not names:
+            return []
+        if labels.ndim == 2:
+            counts = labels.sum(axis=0).astype(int)
+        elif np.issubdtype(labels.dtype, np.integer):
+            counts = np.bincount(labels, minlength=len(names))
+        else:  # scores
+            return []
+        return list(zip(names, counts.tolist(), strict=True))
+
+    def class_pairs(self, predicted, names):
+        labels = self.labels
+        if labels is None or np.issubdtype(labels.dtype, np.floating):
+            return None
+        return [str(names[i]) for i in labels], [str(names[i]) for i in predicted]
+
+
+def _label(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [name for name, is_there in zip(names, value, strict=True) if is_there]
+    return value if isinstance(value, float) else names[value]
+
+
+def labelled(examples: E) -> E:
+    """Drops the examples whose label is -1."""
+    is_labelled_N = vars(examples)["labels"] >= 0
+    kept: dict[str, Any] = {}
+    for name, values in vars(examples).items():
+        if isinstance(values, list):
+            kept[name] = list(itertools.compress(values, is_labelled_N))
+        elif isinstance(values, np.ndarray):
+            kept[name] = values[is_labelled_N]
+    num_unlabelled = int((~is_labelled_N).sum())
+    return dataclasses.replace(examples, num_unlabelled=num_unlabelled, **kept)
+
+
+def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    write_lines(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    with storage.open_own(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +276,13 @@ class Task(abc.ABC):
         self, spec: str, header: tuple[str, ...], names: Sequence[str], role: Role
     ) -> Examples:
         """Reads a data set; by default, a table."""
-        table = examples_lib.read_table(spec, header, is_test=role == "test")
+        table = tables.read(spec, header)
+        if table.num_dropped and role == "test":
+            raise ConfigError(
+                f"{spec}: line {table.first_dropped} has a different number of columns"
+                f" than the first line (as do {table.num_dropped} lines in all); a test"
+                " set needs a prediction for every line, so correct them"
+            )
         return self.parse(table, names, role)
 
     def parse(self, table: Table, names: Sequence[str], role: Role) -> Examples:

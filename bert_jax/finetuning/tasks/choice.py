@@ -13,11 +13,9 @@ import numpy as np
 from bert_jax.config.validation import Length
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
-from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data.examples import Examples
-from bert_jax.finetuning.data.tables import as_list
+from bert_jax.finetuning import tables
 from bert_jax.finetuning.tasks import base
-from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.base import Examples, Form, Task
 from bert_jax.finetuning.tasks.text import TextColumns
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -47,7 +45,7 @@ class Choices(Examples):
                 self.contexts, self.choices, predicted.tolist(), strict=True
             )
         ]
-        examples_lib.write_json_lines(directory / "predictions.jsonl", rows)
+        base.write_json_lines(directory / "predictions.jsonl", rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,13 +73,12 @@ class MultipleChoice(Task):
 
     def parse(self, table, names, role) -> Choices:
         contexts, *prefixes = (
-            examples_lib.texts(table, column, "config.task.text")
-            for column in self.text
+            tables.texts(table, column, "config.task.text") for column in self.text
         )
         if len(self.choices) == 1:
             found = [_list(*each) for each in table.located(self.choices[0], KEY)]
         else:
-            columns = (examples_lib.texts(table, name, KEY) for name in self.choices)
+            columns = (tables.texts(table, name, KEY) for name in self.choices)
             found = list(map(list, zip(*columns, strict=True)))
         number = len(found[0])
         for row, texts in enumerate(found):
@@ -99,10 +96,8 @@ class MultipleChoice(Task):
             return Choices(contexts, found, None, table.num_dropped)
         numbers = [str(i) for i in range(number)]
         values = table.located(self.label, "config.task.label")
-        correct = examples_lib.classes(values, numbers, KEY)
-        return examples_lib.labelled(
-            Choices(contexts, found, correct, table.num_dropped)
-        )
+        correct = tables.classes(values, numbers, KEY)
+        return base.labelled(Choices(contexts, found, correct, table.num_dropped))
 
     def of_inputs(self, inputs, settings):
         return Choices([x[0] for x in inputs], [[*x[1:]] for x in inputs], None)
@@ -134,10 +129,10 @@ class MultipleChoice(Task):
 
 
 def _list(value: Any, where: str) -> list[str]:
-    found = as_list(value)
+    found = tables.as_list(value)
     if found is None:
         raise ConfigError(
             f"{where} has {value!r} in the only column of {KEY}; a single column must"
             " contain lists"
         )
-    return [examples_lib.text(item, where, KEY) for item in found]
+    return [tables.text(item, where, KEY) for item in found]

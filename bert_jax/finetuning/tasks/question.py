@@ -16,11 +16,9 @@ import numpy as np
 
 from bert_jax.config.validation import Count, CountOrZero, require
 from bert_jax.finetuning import metrics as metrics_lib
-from bert_jax.finetuning.data import squad
-from bert_jax.finetuning.data.squad import Question, Questions
-from bert_jax.finetuning.tasks import base, windows
+from bert_jax.finetuning.tasks import base, squad
 from bert_jax.finetuning.tasks.base import Form, Task
-from bert_jax.finetuning.tasks.windows import QuestionFeatures
+from bert_jax.finetuning.tasks.squad import Question, QuestionFeatures, Questions
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 from bert_jax.training.losses import weighted_cross_entropy
@@ -99,7 +97,7 @@ class QuestionAnswering(Task):
         return Questions(paragraphs, questions, settings["has_impossible"], 0, 0)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return windows.from_questions(
+        return squad.from_questions(
             examples,
             tokenizer,
             length=length,

@@ -15,11 +15,10 @@ from bert_jax.config.validation import Length, Positive, require
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
-from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning import tables
+from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
-from bert_jax.finetuning.tasks.base import Form, Task, TextFeatures
+from bert_jax.finetuning.tasks.base import Form, Task, TextFeatures, Texts
 from bert_jax.finetuning.tasks.text import squared_errors
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -116,11 +115,11 @@ def read_pairs(
       label: column of the similarity score; "" for a set without labels.
       max_label: score whose target cosine is 1; the key or file `given_as` has it.
     """
-    a, b = (examples_lib.texts(table, name, "config.task.text") for name in text)
+    a, b = (tables.texts(table, name, "config.task.text") for name in text)
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    scores_N = examples_lib.scores(table, label, "config.task.label")
+    scores_N = tables.scores(table, label, "config.task.label")
     for row, value in enumerate(scores_N):
         if not 0 <= value <= max_label:
             raise ConfigError(
@@ -133,7 +132,7 @@ def read_pairs(
 def read_positives(table: Table, columns: Sequence[str]) -> Texts:
     """Converts a table to pairs of cosine 1; one column is paired with itself."""
     key = "config.task.positives"
-    a, *b = (examples_lib.texts(table, column, key) for column in columns)
+    a, *b = (tables.texts(table, column, key) for column in columns)
     labels = np.ones(len(a), np.float32)
     return Texts(a, b[0] if b else a, labels, np.arange(len(a)), table.num_dropped)
 

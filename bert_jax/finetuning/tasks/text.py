@@ -16,11 +16,10 @@ import numpy as np
 from bert_jax.config.validation import Fraction, Length, require
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
-from bert_jax.finetuning.data import examples as examples_lib
-from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning import tables
+from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
-from bert_jax.finetuning.tasks.base import Form, Task
+from bert_jax.finetuning.tasks.base import Form, Task, Texts
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 
@@ -102,9 +101,7 @@ class TextTask(Task):
         check_labels(self.labels)
 
     def label_names(self, spec, header):
-        return self.labels or self.names_in(
-            examples_lib.read_table(spec, header, is_test=False)
-        )
+        return self.labels or self.names_in(tables.read(spec, header))
 
     @abc.abstractmethod
     def names_in(self, table: Table) -> tuple[str, ...]:
@@ -116,15 +113,14 @@ class TextTask(Task):
 
     def parse(self, table, names, role) -> Texts:
         a, *b = (
-            examples_lib.texts(table, column, "config.task.text")
-            for column in self.text
+            tables.texts(table, column, "config.task.text") for column in self.text
         )
         found = None
         indices = np.arange(len(a))
         if role != "test":
             found = self.parse_labels(table, names)
         elif self.index:
-            numbers = examples_lib.scores(table, self.index, "config.task.index")
+            numbers = tables.scores(table, self.index, "config.task.index")
             indices = numbers.astype(np.int64)
         return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
 
@@ -144,7 +140,7 @@ class TextTask(Task):
             values = [str(n) if by_number else names[n] for n in predicted]
         index_N = examples.index
         lines = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
-        examples_lib.write_lines(directory / name, ["index\tprediction\n", *lines])
+        base.write_lines(directory / name, ["index\tprediction\n", *lines])
 
 
 def _head(kind: str, problem_type: str) -> HeadType:
@@ -164,9 +160,9 @@ class Classification(TextTask):
     def names_in(self, table):
         column = self.label
         values = table.located(column, "config.task.label")
-        found = [examples_lib.name_of(*each) for each in values]
-        names = examples_lib.names_in(found)
-        unlabelled = [name for name in names if examples_lib.is_unlabelled(name, ())]
+        found = [tables.name_of(*each) for each in values]
+        names = tables.names_in(found)
+        unlabelled = [name for name in names if tables.is_unlabelled(name, ())]
         if unlabelled and names != ("-1", "1"):
             raise _unlabelled(table.spec, column, unlabelled[0], found, names)
         if len(names) == 1:
@@ -184,11 +180,11 @@ class Classification(TextTask):
 
     def parse_labels(self, table, names):
         values = table.located(self.label, "config.task.label")
-        return examples_lib.classes(values, names, self.labels_key)
+        return tables.classes(values, names, self.labels_key)
 
     def parse(self, table, names, role):
         found = super().parse(table, names, role)
-        return found if role == "test" else examples_lib.labelled(found)
+        return found if role == "test" else base.labelled(found)
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
         """Returns int64[N] classes."""
@@ -227,7 +223,7 @@ class Regression(TextTask):
         return (self.label,)
 
     def parse_labels(self, table, names):
-        return examples_lib.scores(table, self.label, "config.task.label")
+        return tables.scores(table, self.label, "config.task.label")
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors and the number of examples."""
@@ -260,13 +256,11 @@ class MultiLabel(TextTask):
 
     def names_in(self, table):
         values = table.located(self.label, "config.task.label")
-        return examples_lib.names_in(
-            x for each in values for x in examples_lib.parts(*each)
-        )
+        return tables.names_in(x for each in values for x in tables.parts(*each))
 
     def parse_labels(self, table, names):
         values = table.located(self.label, "config.task.label")
-        return examples_lib.class_sets(values, names, self.labels_key)
+        return tables.class_sets(values, names, self.labels_key)
 
     def loss(self, outputs, batch):
         """Returns the summed binary cross entropy in nats and the number of decisions.
@@ -312,7 +306,7 @@ def _unlabelled(
     spec: str, column: str, value: str, found: list[str], names: tuple[str, ...]
 ) -> ConfigError:
     """Returns the error for a value that may mean that there is no label."""
-    others = tuple(name for name in names if not examples_lib.is_unlabelled(name, ()))
+    others = tuple(name for name in names if not tables.is_unlabelled(name, ()))
     add = f"; if {value!r} is a class, name it as well" if value else ""
     return ConfigError(
         f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"

@@ -3,8 +3,8 @@
 import numpy as np
 
 from bert_jax.data.tokenizers import wordpiece
-from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.tasks import base, similarity
+from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
 from tests.finetuning import tuned
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.tables import Table
 from tests.finetuning import tuned
 
 SWAG = Table(

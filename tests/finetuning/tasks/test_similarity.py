@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import similarity
 from tests.conftest import use_mesh
 

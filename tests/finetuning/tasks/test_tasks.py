@@ -12,8 +12,8 @@ import pytest
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning.data.examples import Texts
 from bert_jax.finetuning.tasks import TASKS
+from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.model.heads import Outputs
 from tests.finetuning import tuned
 from tests.finetuning.test_config import change

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.tables import Table
+from bert_jax.finetuning.tasks.base import Texts
 from tests.finetuning import tuned
 
 TABLE = Table(

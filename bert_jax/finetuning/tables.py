@@ -1,4 +1,4 @@
-"""Reads tables with named columns from files and from TensorFlow Datasets.
+"""Reads tables from files and TensorFlow Datasets, and the labels in their columns.
 
 tsv:PATH      tab-separated, without quoting, as in GLUE
 csv:PATH      separated by commas, or by semicolons if the header has no comma; fields
@@ -9,6 +9,8 @@ tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, with classes converted to th
 
 The first line of a tsv or csv names the columns, unless the caller does. A byte order
 mark is removed. Files may be compressed with gzip or bzip2. Text must be UTF-8.
+
+Shapes: N example, C class.
 """
 
 import ast
@@ -18,8 +20,11 @@ import dataclasses
 import difflib
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bert_jax.data.sources import json_lines, lines
 from bert_jax.data.sources import tfds as tfds_lib
@@ -30,6 +35,9 @@ from bert_jax.errors import ConfigError
 MAX_DROPPED = 0.01
 MAX_LINE_BYTES = 2**30  # large enough that no line of a labelled set is split
 csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
+# Values of data sets that usually mean that an example has no label: SNLI has "-", and
+# Hugging Face's datasets -1.
+_UNLABELLED = ("", "-", "-1", "nan", "null")
 Located = list[tuple[Any, str]]  # values, each with its place for error messages
 
 
@@ -166,28 +174,6 @@ def encodable(value: Any) -> Any:
     return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
-def as_list(value: Any) -> list[Any] | None:
-    """Returns a list, or one that was written as text as in a csv; None for the others.
-
-    The text is JSON or Python, such as "['a', 'b']".
-    """
-    if isinstance(value, list):
-        return value
-    if not isinstance(value, str) or not value.strip().startswith("["):
-        return None
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        try:
-            found = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-        # Python joins the items of "['a' 'b']", as numpy writes a list.
-        if repr(found).replace(" ", "") != value.replace(" ", "").strip():
-            return None
-    return found if isinstance(found, list) else None
-
-
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
     _check_no_header(spec, header)
     name, split = tfds_lib.name_and_split(argument)
@@ -232,3 +218,155 @@ _READERS: dict[str, Callable[[str, str, tuple[str, ...]], Table]] = {
     "jsonl": _jsonl,
     "tfds": _tfds,
 }
+
+
+def texts(table: Table, column: str, key: str) -> list[str]:
+    """Returns the texts of a column that a config key names."""
+    if column in table.absent:
+        raise ConfigError(
+            f"{table.spec}, line {table.absent[column]}, has no {column!r}, which {key}"
+            " names; add it to every line"
+        )
+    return [text(value, where, key) for value, where in table.located(column, key)]
+
+
+def text(value: Any, where: str, key: str) -> str:
+    """Returns a value as text; "" for null."""
+    if isinstance(value, list | dict):
+        raise ConfigError(
+            f"{where} has {value!r} in a column of {key}; write a text, not a"
+            f" {'list' if isinstance(value, list) else 'JSON object'}"
+        )
+    return "" if value is None else str(value)
+
+
+def names_in(values: Iterable[str]) -> tuple[str, ...]:
+    """Returns the distinct names, sorted as numbers if all are, else as text."""
+    names = set(values)
+    numbers = all(map(_is_number, names))
+    return tuple(sorted(names, key=float) if numbers else sorted(names))
+
+
+def name_of(value: Any, where: str) -> str:
+    """Returns a label of the data as text; "" for None."""
+    if isinstance(value, dict) or as_list(value) is not None:
+        raise ConfigError(
+            f"{where} has the label {value!r}, but a class is a text or a number; for"
+            " lists of classes, set config.task.kind=multi_label"
+        )
+    return "" if value is None else str(value).strip()
+
+
+def is_unlabelled(name: str, names: Sequence[str]) -> bool:
+    """Returns whether a label is not a class, but usually means that there is none."""
+    return name.lower() in _UNLABELLED and name not in names
+
+
+def parts(value: Any, where: str) -> list[str]:
+    """Splits a list of class labels, or comma-separated text; "" has none."""
+    found = as_list(value)
+    if found is None:
+        text = name_of(value, where)
+        if text.startswith(("[", "{")):
+            raise ConfigError(
+                f"{where} has the labels {text!r}, which are not a list; write them as"
+                " a,b or as a JSON list"
+            )
+        found = text.split(",")
+    names = [name for name in (name_of(part, where) for part in found) if name]
+    if set(names) <= {"0", "1"} and len(set(names)) < len(names):
+        raise ConfigError(
+            f"{where} has the labels {value!r}, which seem to be a 0 or 1 for each"
+            " class; list the names or the numbers of its classes"
+        )
+    return names
+
+
+def classes(values: Located, names: Sequence[str], key: str) -> np.ndarray:
+    """Returns int32[N], the class of each name or number; -1 if it is not labelled."""
+    numbers = _numbers(names)
+    found = np.full(len(values), -1, np.int32)
+    for i, (value, where) in enumerate(values):
+        name = name_of(value, where)
+        if not is_unlabelled(name, names):
+            found[i] = _find(name, numbers, names, where, key)
+    return found
+
+
+def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
+    """Returns float32[N, C], 1 for the classes of a list or comma-separated text."""
+    numbers = _numbers(names)
+    found = np.zeros((len(values), len(names)), np.float32)
+    for i, (value, where) in enumerate(values):
+        for part in parts(value, where):
+            found[i, _find(part, numbers, names, where, key)] = 1.0
+    return found
+
+
+def scores(table: Table, column: str, key: str) -> np.ndarray:
+    """Returns the finite numbers of a column that a config key names, as float32[N]."""
+    values = table.located(column, key)
+    found = np.empty(len(values), np.float32)
+    for i, (value, where) in enumerate(values):
+        try:
+            found[i] = float(value)
+        except (TypeError, ValueError):
+            found[i] = np.nan
+        if not np.isfinite(found[i]):
+            raise ConfigError(
+                f"{where} has {value!r} in the column of {key}; it must be a finite"
+                " number"
+            )
+    return found
+
+
+def _numbers(names: Sequence[str]) -> dict[str, int]:
+    by_name = {name: i for i, name in enumerate(names)}
+    # If any name is a number, numbers in the data are names rather than indices.
+    if any(map(_is_number, names)):
+        return by_name
+    return {str(i): i for i in range(len(names))} | by_name
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def _find(
+    label: str, numbers: dict[str, int], names: Sequence[str], where: str, key: str
+) -> int:
+    if label in numbers:
+        return numbers[label]
+    close = difflib.get_close_matches(label, names, n=1)
+    hint = f"; the nearest is {close[0]!r}" if close else ""
+    has_numbers = len(numbers) > len(names)
+    or_numbers = f", or 0 to {len(names) - 1}" if has_numbers else ""
+    raise ConfigError(
+        f"{where} has the label {label!r}, which is not in {key}"
+        f" ({', '.join(names)}{or_numbers}){hint}"
+    )
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Returns a list, or one that was written as text as in a csv; None for the others.
+
+    The text is JSON or Python, such as "['a', 'b']".
+    """
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str) or not value.strip().startswith("["):
+        return None
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        # Python joins the items of "['a' 'b']", as numpy writes a list.
+        if repr(found).replace(" ", "") != value.replace(" ", "").strip():
+            return None
+    return found if isinstance(found, list) else None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning import batches
 from bert_jax.finetuning.tasks import tagging
+from bert_jax.finetuning.tasks.tagging import Sentences
 from bert_jax.model import heads
 from tests.conftest import use_mesh
 from tests.finetuning import tuned

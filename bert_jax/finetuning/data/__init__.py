@@ -1,1 +1,0 @@
-"""Readers of labelled data: tables, CoNLL and SQuAD files, TensorFlow Datasets."""
