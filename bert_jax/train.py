@@ -49,15 +49,14 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         with monitor.activity("initializing"):
             saved_step = workdir_lib.lock_and_recover(workdir, config)
             first_step = saved_step or (start.step if start else 0)
-            tx, schedule = optimizer.make_optimizer(config)
-            graphdef, init = step_lib.init_state(config, tx)
+            graphdef, init = step_lib.init_state(config)
             ranking = read_ranking(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             plan = checkpoints.plan(saved_step) if saved_step else None
             budget = Budget(config, workdir, plan, startup.began)
             # The step is compiled while the state is made and the first batch is read.
             like = step_lib.abstract_state(init, mesh)
-            train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+            train_step = step_lib.make_train_step(config, graphdef)
             jitted = compilation.jit(train_step)
             compiled = CompiledSteps(config, jitted, like, mesh)
             if first_step < budget.last_step:

@@ -39,7 +39,7 @@ def lock_and_recover(workdir: str, config: ExperimentConfig) -> int:
 
     Returns the step of the newest valid checkpoint, 0 for a new run.
     """
-    multihost.make_shared("workdir", workdir)
+    multihost.make_shared(workdir)
 
     def recover() -> int:
         lock(workdir)

@@ -245,29 +245,29 @@ def check_same(name: str, value: str, mistake: str) -> None:
         )
 
 
-def make_shared(flag: str, directory: str) -> None:
-    """Creates the directory that --flag names and verifies that all hosts share it."""
-    path = os.path.join(directory, SHARED_FILE)
+def make_shared(workdir: str) -> None:
+    """Creates the workdir and verifies that all hosts share it."""
+    path = os.path.join(workdir, SHARED_FILE)
 
     def mark() -> str:
         token = secrets.token_hex(8)
         try:
-            storage.make_directory(directory)
+            storage.make_directory(workdir)
             if num_processes() > 1:
                 storage.write(path, token.encode())
         except OSError as error:
             raise ConfigError(
-                f"--{flag}={directory}: {error.strerror}; use another path"
+                f"--workdir={workdir}: {error.strerror}; use another path"
             ) from None
         return token
 
-    token = agree(f"directory {flag}", mark)
+    token = agree("directory", mark)
     if is_first() or wait_for(
         lambda: storage.exists(path) and storage.read(path).decode() == token
     ):
         return
     raise ConfigError(
-        f"--{flag}={directory} of process {jax.process_index()} is not that of process"
+        f"--workdir={workdir} of process {jax.process_index()} is not that of process"
         " 0; use a directory that all hosts share"
     )
 

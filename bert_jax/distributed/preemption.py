@@ -138,7 +138,7 @@ def _handle_signals(reader: int) -> None:
             if number == signal.SIGINT:
                 bert_jax.stop()
             if number == signal.SIGTERM:
-                _exit_interrupted("no step was taken by this call")
+                _exit_interrupted()
         elif number == signal.SIGTERM:  # it arrived during `save_on_signals`
             os.kill(os.getpid(), signal.SIGTERM)
         elif number == signal.SIGINT:
@@ -155,9 +155,9 @@ def _handle_signals(reader: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _exit_interrupted(done: str) -> NoReturn:
+def _exit_interrupted() -> NoReturn:
     try:
-        print(errors.INTERRUPTED.format(done), flush=True)
+        print(errors.INTERRUPTED.format("no step was taken by this call"), flush=True)
     finally:  # exit even if stdout is closed
         os._exit(errors.EXIT_INTERRUPTED)
 

@@ -107,11 +107,10 @@ def compile_step(
     libtpu rejects a program that exceeds the memory of its chip, and reports how many
     bytes the program needs.
     """
-    tx, schedule = optimizer.make_optimizer(config)
     with jax.set_mesh(mesh):  # a thread has its own mesh
-        graphdef, init = step_lib.init_state(config, tx)
+        graphdef, init = step_lib.init_state(config)
         state = step_lib.abstract_state(init, mesh)
-        step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+        step = compilation.jit(step_lib.make_train_step(config, graphdef))
     phase = config.phases[phase_index]
     batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
     facts: dict[str, Any] = {

@@ -14,7 +14,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
 from bert_jax.monitoring import progress, summary, throughput, writer
 from bert_jax.training import compilation
-from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.evaluation import HeldOut, unigram_entropy
 from bert_jax.training.step import TrainState, compute_dtype
 
 
@@ -99,7 +99,7 @@ def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> Non
     """Verifies the last checkpoint, plots the curves and prints a summary."""
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
-    lines, entropy = writer.read(workdir), held_out.unigram_entropy()
+    lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
     summary.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - began, multihost.num_processes()
     print(summary.summarize(workdir, num_steps, seconds, lines, entropy, processes))

@@ -18,7 +18,7 @@ from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from bert_jax.model.dropout import DropoutKey, row_indices
-from bert_jax.training import losses
+from bert_jax.training import losses, optimizer
 from bert_jax.training.losses import Batch, Metrics
 
 
@@ -41,7 +41,7 @@ def compute_dtype(name: str) -> jnp.dtype:
 
 
 def init_state(
-    config: ExperimentConfig, tx: optax.GradientTransformation
+    config: ExperimentConfig,
 ) -> tuple[nnx.GraphDef, Callable[[], TrainState]]:
     """Returns the model's graphdef and a function that initializes the state.
 
@@ -49,6 +49,7 @@ def init_state(
     not jitted: JAX then compiles one initializer per shape of weights, whereas one
     program for all of them took a GPU 42 s to compile, and a CPU twice as long.
     """
+    tx, _ = optimizer.make_optimizer(config)
 
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         return bert_lib.build(config.model, config.tokenizer.vocab_size, key)
@@ -79,10 +80,7 @@ def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
 
 
 def make_train_step(
-    config: ExperimentConfig,
-    graphdef: nnx.GraphDef,
-    tx: optax.GradientTransformation,
-    schedule: optax.Schedule,
+    config: ExperimentConfig, graphdef: nnx.GraphDef
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Returns train_step(state, batch) -> (state, metrics), which is not jitted.
 
@@ -97,6 +95,7 @@ def make_train_step(
     moments and the position in the schedule stay the same, and the step is counted in
     `bad_steps`. The schedule then lags behind the phases by that number of steps.
     """
+    tx, schedule = optimizer.make_optimizer(config)
     dtype = compute_dtype(config.compute_dtype)
     kernel_dtype = _kernel_dtype(config)
     next_sentence = config.data.next_sentence

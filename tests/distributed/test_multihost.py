@@ -63,7 +63,7 @@ AGREE = f"""
     assert multihost.first_then_others("writing", write) == me
     multihost.barrier("written")
     assert seen.read_text() == "01"
-    multihost.make_shared("workdir", "DIRECTORY/run/deep")
+    multihost.make_shared("DIRECTORY/run/deep")
     print("process", me)
     print("to stderr", me, file=sys.stderr)
 """
@@ -72,7 +72,7 @@ DIFFER = {
     f"""
     multihost.SHARED_SECS = 2
     {JOIN}
-    multihost.make_shared("workdir", f"DIRECTORY/host{{me}}")
+    multihost.make_shared(f"DIRECTORY/host{{me}}")
     """: "--workdir=DIRECTORY/host1 of process 1 is not that of process 0; use",
     f"""
     {JOIN}
@@ -159,7 +159,7 @@ def test_one_process_without_join(tmp_path):
     assert multihost.agree("x", lambda: "made") == "made"
     assert multihost.first_then_others("x", lambda: 3) == 3
     multihost.check_same("x", "1", "never")
-    multihost.make_shared("workdir", str(tmp_path / "a" / "b"))
+    multihost.make_shared(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     assert not preemption.interrupted()
 
