@@ -22,7 +22,6 @@ from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import start as start_lib
-from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.progress import format_duration
 from bert_jax.phases import Position, phase_of
@@ -39,8 +38,7 @@ from bert_jax.training.stepper import Profiler, Stepper, training_batches
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
     """Trains from the newest checkpoint, or step 0, to the last step."""
-    startup = Startup()
-    with Monitor(startup) as monitor:
+    with Monitor(prints_start=True) as monitor:
         # ---- Inputs: checked before anything but compiled programs is written.
         prepare_probes = read_probes(config)
         mesh, corpus, start = open_inputs(config, workdir, monitor)
@@ -53,7 +51,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             ranking = read_ranking(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             plan = checkpoints.plan(saved_step) if saved_step else None
-            budget = Budget(config, workdir, plan, startup.began)
+            budget = Budget(config, workdir, plan, bert_jax.BEGAN)
             # The step is compiled while the state is made and the first batch is read.
             like = step_lib.abstract_state(init, mesh)
             train_step = step_lib.make_train_step(config, graphdef)
@@ -85,7 +83,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         preemption.save_on_signals()
         state = train_with_rollbacks(stepper, saver, state, first_step, position)
 
-        end(saver, startup.began)
+        end(saver)
         return state
 
 
@@ -106,7 +104,7 @@ def announce(
     saver.monitor.open_trackers(config.trackers, workdir, tracked)
 
 
-def end(saver: Saver, began: float) -> None:
+def end(saver: Saver) -> None:
     """Verifies the last checkpoint, summarizes the results and unlocks the workdir.
 
     The kernel releases the lock of a directory; a lease of one in a bucket is ours.
@@ -116,7 +114,7 @@ def end(saver: Saver, began: float) -> None:
     with saver.monitor.activity("ending"):
         saver.checkpoints.close()
         multihost.agree(
-            "end", lambda: overview.finish(workdir, last_step, began, saver.held_out)
+            "end", lambda: overview.finish(workdir, last_step, saver.held_out)
         )
         if multihost.is_first() and (excess := round(saver.budget.excess())):
             print(f"config.budget_hours was exceeded by {format_duration(excess)}.")

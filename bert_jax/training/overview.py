@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import clock, storage
+from bert_jax import BEGAN, clock, storage
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig
@@ -95,11 +95,11 @@ def tracked(
     return keys | {f"run.{name}": value for name, value in run.items()}
 
 
-def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> None:
+def finish(workdir: str, num_steps: int, held_out: HeldOut) -> None:
     """Verifies the last checkpoint, plots the curves and prints a summary."""
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
     lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
     summary.plot_curves(workdir, lines, entropy)
-    seconds, processes = clock() - began, multihost.num_processes()
+    seconds, processes = clock() - BEGAN, multihost.num_processes()
     print(summary.summarize(workdir, num_steps, seconds, lines, entropy, processes))
