@@ -91,42 +91,33 @@ def _destination(
 
     The path of a dry run is removed at the end.
     """
-    if not storage.is_remote(output):
-        target = _target(output, workdir, to)
-        if not is_dry_run:
-            yield target
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch) / target.name
-        return
-    used = ConfigError(f"--output={output} already exists; use a new directory")
-    before = storage.files(output)
-    if SUMS_FILE in before or any("/" in name for name in before):
-        raise used
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = os.path.join(scratch, os.path.basename(output))
-        yield Path(directory)
-        # Files of an upload that failed may be there.
-        if set(before) - set(storage.files(directory)):
-            raise used
-        storage.upload(directory, output, last=[SUMS_FILE])
-
-
-def _target(output: str, workdir: str, to: hub_models.Target | None) -> Path:
-    """Returns the absolute path of the output."""
-    target = Path(output).absolute()
-    is_new = not os.path.lexists(target)
-    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
-    if not is_new and not is_empty:
-        upload = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
-        raise ConfigError(
-            f"--output={output} already exists; use a new directory{upload}"
-        )
-    if target.is_relative_to(Path(workdir).absolute()):
+    used = f"--output={output} already exists; use a new directory"
+    target, before = Path(output).absolute(), []
+    if storage.is_remote(output):
+        before = storage.files(output)
+        if SUMS_FILE in before or any("/" in name for name in before):
+            raise ConfigError(used)
+    elif target.is_relative_to(Path(workdir).absolute()):
         raise ConfigError(
             f"--output={output} is inside --workdir={workdir}; use another directory"
         )
-    return target
+    elif os.path.lexists(target) and not _is_empty(target):
+        push = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
+        raise ConfigError(f"{used}{push}")
+    elif not is_dry_run:
+        yield target
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield (directory := Path(scratch, target.name))
+        if storage.is_remote(output):
+            # Files of an upload that failed may be there.
+            if set(before) - set(storage.files(str(directory))):
+                raise ConfigError(used)
+            storage.upload(str(directory), output, last=[SUMS_FILE])
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 def _write(

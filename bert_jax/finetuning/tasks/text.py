@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Fraction, Length, require
+from bert_jax.data.batches import text_rows
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
@@ -125,9 +127,7 @@ class TextTask(Task):
         return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return base.text_features(
-            examples.a, examples.b, examples.labels, tokenizer, length
-        )
+        return text_features(examples.a, examples.b, examples.labels, tokenizer, length)
 
     def write_submission(self, directory, number, examples, predicted, names):
         """Writes a submission file of GLUE, by each example's index in its file."""
@@ -141,6 +141,57 @@ class TextTask(Task):
         index_N = examples.index
         lines = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
         base.write_lines(directory / name, ["index\tprediction\n", *lines])
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFeatures(base.Features):
+    """Rows of examples; those of one example, its choices or texts, are consecutive."""
+
+    num_choices: int | None  # C, rows per example; None if an example is a single row
+    labels: np.ndarray | None  # see `Texts` and `Choices`; None for a test set
+    num_truncated: int  # number of rows that were truncated
+
+    def __len__(self) -> int:
+        return len(self.rows) // (self.num_choices or 1)
+
+    def num_tokens(self) -> np.ndarray:
+        return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
+
+    def inputs(self, examples_B):
+        found = {}
+        if self.labels is not None:
+            found["labels"] = self.labels[examples_B]
+        C = self.num_choices
+        if C is not None:
+            examples_B = (examples_B[:, None] * C + np.arange(C)).ravel()
+        rows = self.rows.cut(examples_B)
+        for name, array in rows.arrays(rows.layout(examples_B)).items():
+            T = array.shape[1]
+            found[name] = array if C is None else array.reshape(-1, C, T)
+        return found
+
+
+def text_features(
+    a: list[str],
+    b: list[str] | None,
+    labels: np.ndarray | None,
+    tokenizer: Tokenizer,
+    length: int,
+    num_choices: int | None = None,
+) -> TextFeatures:
+    """Converts texts or pairs to rows of up to `length` tokens; see `TextFeatures`.
+
+    A pair that is too long loses tokens from its longer text first.
+    """
+    encode = tokenizer.encoder()
+    texts = encode(a)
+    a_N, b_N = np.arange(len(a)), np.full(len(a), -1)
+    if b is not None:
+        b_N = a_N + len(a)
+        texts += encode(b)
+    tokens = text_rows.join(texts, tokenizer, length)
+    rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, length)
+    return TextFeatures(rows, num_choices, labels, num_truncated)
 
 
 def _head(kind: str, problem_type: str) -> HeadType:
