@@ -262,8 +262,8 @@ def _forward(
     pooling: str,
 ) -> jax.Array:
     """Returns float32[B, T, F], or [B, F] if pooled."""
-    bert: Any = nnx.merge(graphdef, int8.dequantize(params))
-    states = bert.states(batch, dropout_key=None, dtype=dtype)
+    model: Any = nnx.merge(graphdef, int8.dequantize(params))
+    states = model.bert.states(batch, dropout_key=None, dtype=dtype)
     x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
     if pooling == "cls":
         return x_BTF[:, 0]

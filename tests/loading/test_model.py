@@ -59,7 +59,7 @@ def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
     directory, arrays = source
     use_mesh(2, 2, 2)
     found = model_lib.place(model_lib.read_encoder(str(directory)))
-    kernel = found.params["layers"][1]["output"]["kernel"][...]
+    kernel = found.params["bert"]["layers"][1]["output"]["kernel"][...]
     np.testing.assert_array_equal(kernel, arrays["bert.layers.1.output.kernel"])
     assert kernel.sharding.spec == jax.P("tensor", "fsdp")
 
