@@ -69,7 +69,8 @@ def export(
     with _destination(output, workdir, to, is_dry_run) as target:
         if to and not is_dry_run:
             hub_models.check_account()
-        run = _write(target, workdir, format_name, dtype, step, corpus_dir, to)
+        run = run_lib.open_run(workdir, step, corpus_dir)
+        _write(target, workdir, run, format_name, dtype, to)
         if to and is_dry_run:
             print(hub_models.describe(target, to, run.step))
             return
@@ -123,14 +124,12 @@ def _is_empty(path: Path) -> bool:
 def _write(
     target: Path,
     workdir: str,
+    run: run_lib.OpenedRun,
     format_name: str,
     dtype: str,
-    step: int | None,
-    corpus_dir: str | None,
     to: hub_models.Target | None,
-) -> run_lib.OpenedRun:
-    """Writes the export at once, and returns the run."""
-    run = run_lib.open_run(workdir, step, corpus_dir)
+) -> None:
+    """Writes the export, which appears when it is complete."""
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
             raise ConfigError(
@@ -154,7 +153,6 @@ def _write(
         model_card.write(  # after the digests, because users edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
         )
-    return run
 
 
 def read_back(directory: Path, run: run_lib.OpenedRun, dtype: str) -> None:

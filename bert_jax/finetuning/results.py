@@ -160,12 +160,7 @@ def write_best(
     params: Any,
     seconds: float,
 ) -> None:
-    """Writes a model, its predictions, the plots and results.json; prints all runs.
-
-    Args:
-      params: the best parameters of the best run.
-      seconds: how long this call took.
-    """
+    """Writes a model, its predictions, the plots and results.json; prints all runs."""
     metric = setup.config.metric
 
     def predict(split: Split) -> Any:
@@ -266,7 +261,7 @@ def write_model(
         shutil.rmtree(unfinished, ignore_errors=True)
     with files.new_directory(target) as tmp:
         tokenizer, length = setup.encoder.tokenizer, setup.config.sequence_length
-        huggingface_write.write_tuned(
+        huggingface_write.write_model(
             tmp, params, setup.model, setup.head, tokenizer, length
         )
         setup.config.task.write_settings(tmp, setup.datasets.train.examples)

@@ -48,9 +48,7 @@ _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     """Starts or resumes a run, and trains to its end.
 
-    Args:
-      seed: seed of the head's initial weights, the order of rows and dropout.
-      workdir: directory of this run, shared by all processes.
+    The seed is that of the head's initial weights, the order of rows and dropout.
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.

@@ -148,7 +148,7 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     models = [f"model:  {start.model}, {part}; {_size(setup.encoder.config)}"]
     if setup.teacher:
         size = _size(setup.teacher.config)
-        models.append(f"teacher: {config.distill.teacher}; {size}")
+        models.append(f"teacher: {config.distill.teacher}, {size}")
     lines = [
         *models,
         f"task:   {config.task.kind}{names}, rows of at most"

@@ -234,8 +234,7 @@ def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     tokens, because it was truncated or the tokenizer drops its characters, has the id
     0 and features of 0.
 
-    Args:
-      features: features of the text's tokens, including [CLS] and [SEP].
+    The features include those of [CLS] and [SEP].
     """
     spans = [match.span() for match in re.finditer("[^ ]+", text)]
     words = np.array(spans, np.int32).reshape(-1, 2)

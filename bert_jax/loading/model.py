@@ -73,10 +73,8 @@ def read_encoder(
     Padding rows of the table of tokens are dropped.
 
     Args:
-      path: the path of the model, see source.py for the formats.
       lowercase: whether its text was lower-cased, for models that do not record it.
       given_as: the flag, key or argument that has the path, for error messages.
-      has_masked_lm: whether to read the masked-LM head, too.
     """
     directory = source_lib.model_path(path, given_as)
     source = source_lib.open_source(directory, f"{given_as}={path}")

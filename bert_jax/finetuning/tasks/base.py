@@ -188,17 +188,13 @@ class Features:
         return self.rows.num_tokens()
 
     def batch(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the inputs of the model and the loss for some items.
+        """Returns the inputs of the model and the loss for items; -1 is a padding row.
 
-        Args:
-          items_B: int64 indices of items; -1 for padding rows.
-
-        Returns:
-          int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights, and
-          labels if known. T is reduced to fit the longest of these rows.
+        They are int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights,
+        and labels if known. T is reduced to fit the longest of these rows.
         """
-        found = {"weights": text_rows.weights(items_B)}
-        return found | self.inputs(np.maximum(items_B, 0))
+        inputs = self.inputs(np.maximum(items_B, 0))
+        return {"weights": text_rows.weights(items_B)} | inputs
 
     def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `batch` without weights and padding rows."""
@@ -305,9 +301,7 @@ class Task(abc.ABC):
     ) -> Examples:
         """Converts inputs of `predict` to unlabelled examples; by default, `Texts`.
 
-        Args:
-          inputs: at least one; all have the same number of texts, which `form` allows.
-          settings: the model's values of the class's `settings`.
+        There is at least one, and all have the same number of texts.
         """
         a, *b = ([*texts] for texts in zip(*inputs, strict=True))
         return Texts(a, b[0] if b else None, None, np.arange(len(a)))

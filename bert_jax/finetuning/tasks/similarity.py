@@ -123,7 +123,8 @@ def read_pairs(
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    scores_N = tables.scores(table, label, "config.task.label")
+    key = "config.task.label"
+    scores_N = tables.scores(table.located(label, key), key)
     for row, value in enumerate(scores_N):
         if not 0 <= value <= max_label:
             raise ConfigError(
