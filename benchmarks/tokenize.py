@@ -26,7 +26,7 @@ from bert_jax import config as config_lib
 from bert_jax.configs import tiny
 from bert_jax.data.corpus import encoding
 from bert_jax.data.sources import sources
-from bert_jax.data.tokenizers import wordpiece, wordpiece_training
+from bert_jax.data.tokenizers import training, wordpiece
 
 # Unicode categories that the released code keeps and the library's clean_text drops.
 KEPT_BY_ONE_SIDE = ("Co", "Cn")
@@ -51,7 +51,7 @@ def measure(name: str, sentences: list[str], repeats: int) -> None:
     config = config_lib.from_config_dict(tiny.get_config()).tokenizer
     # The size of the released uncased vocabulary.
     config = dataclasses.replace(config, vocab_size=30522)
-    tokenizer = wordpiece_training.train([sentences], config)
+    tokenizer = training.train([sentences], config)
     check_same_ids(tokenizer, sentences)
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
     sides = {"ours": our_call, "theirs": their_call}

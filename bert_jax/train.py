@@ -14,6 +14,7 @@ import jax
 
 import bert_jax
 from bert_jax import cli, clock
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -26,12 +27,7 @@ from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.report import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.storage import lease
-from bert_jax.training import (
-    compilation,
-    optimizer,
-    overview,
-    resume,
-)
+from bert_jax.training import compilation, nonfinite, optimizer, overview
 from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
@@ -51,7 +47,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
 
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
-            saved_step = resume.lock_workdir(workdir, config)
+            saved_step = workdir_lib.lock_and_recover(workdir, config)
             first_step = saved_step or (start.step if start else 0)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
@@ -68,13 +64,13 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 compiled.start(phase_of(config, first_step)[0])
             if saved_step:
                 position = checkpoints.position(saved_step, corpus.sha256)
-                position = resume.with_rollback(workdir, saved_step, position)
+                position = nonfinite.with_rollback(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
             elif start:
                 position, state = start.first_state(init, corpus, mesh)
             else:
                 position, state = Position(corpus.sha256), init()
-            resume.begin_workdir(workdir, config, first_step)
+            workdir_lib.begin(workdir, config, first_step)
             if first_step > saved_step:  # a branch
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
@@ -154,7 +150,7 @@ def train_with_rollbacks(
             return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
             with monitor.activity("rolling back"):
-                first_step, position = resume.roll_back(
+                first_step, position = nonfinite.roll_back(
                     saver.config, saver.workdir, checkpoints, position, error
                 )
         # Restore outside of `except`: the traceback holds the state that diverged.
@@ -224,7 +220,7 @@ def open_inputs(
         devices.open_devices()
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
-        is_begun = resume.is_begun(workdir, config)
+        is_begun = workdir_lib.is_begun(workdir, config)
         print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.

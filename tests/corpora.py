@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.data.corpus import corpus, encoding, segments, writer
+from bert_jax.data.corpus import corpus, encoding, keyed, writer
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
@@ -73,7 +73,7 @@ def write_documents(path, documents):
 
 def shard_of(ranges, key):
     """Returns the index of the shard of a key."""
-    number = np.uint64(segments.number(key))
+    number = np.uint64(keyed.number(key))
     return int(np.searchsorted(ranges.inner_edges, number, side="right"))
 
 
@@ -84,17 +84,17 @@ def write(config, documents, tokenizer=None):
     counts = collections.Counter()
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
     entries = [e for document in documents for e in encoder(raw(document), 0, counts)]
-    num_validation = segments.num_validation_shards(
+    num_validation = keyed.num_validation_shards(
         config.data, encoding.num_tokens(counts), dtype
     )
-    ranges = segments.key_ranges(config.data, num_validation)
+    ranges = keyed.key_ranges(config.data, num_validation)
     by_shard = collections.defaultdict(list)
     for entry in entries:
         by_shard[ranges.files[shard_of(ranges, entry.key)]].append(entry)
     os.makedirs(config.data.corpus_dir, exist_ok=True)
     written = {}
     for file, of_shard in by_shard.items():
-        piece = segments.from_entries(of_shard, dtype)
+        piece = keyed.from_entries(of_shard, dtype)
         path = os.path.join(config.data.corpus_dir, file)
         written[file] = writer.write_shard(path, [piece])
     writer.finish(config, tokenizer, None, counts, written, ())

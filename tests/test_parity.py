@@ -18,7 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import LossWeightsConfig
 from bert_jax.configs import base, large, tiny
 from bert_jax.data.sources import embedded
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import bert as bert_lib
@@ -240,9 +240,7 @@ def english_inputs():
     """
     config = config_lib.from_config_dict(tiny.get_config()).tokenizer
     documents = [document for _, document in itertools.islice(embedded.documents(), 60)]
-    tokenizer = tokenizers.train(
-        documents, dataclasses.replace(config, vocab_size=2000)
-    )
+    tokenizer = training.train(documents, dataclasses.replace(config, vocab_size=2000))
     encode = tokenizer.encoder()
     cls, sep, mask = (tokenizer.id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
     B, T = 4, 64

@@ -18,13 +18,12 @@ from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
-from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import storage
 from bert_jax.checkpoint import integrity
 from bert_jax.config import CheckpointConfig
-from bert_jax.distributed import multihost
+from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
@@ -192,17 +191,7 @@ class Checkpoints:
         parts = {name.split(".")[0] for name in wanted}
         found = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
         _check_arrays(found, _describe(wanted), f"{self.directory}/{step}")
-        # jax.eval_shape gives scalars no sharding.
-        abstract = {
-            name: jax.ShapeDtypeStruct(
-                x.shape,
-                x.dtype,
-                sharding=NamedSharding(
-                    mesh, x.sharding.spec if x.sharding else jax.P()
-                ),
-            )
-            for name, x in wanted.items()
-        }
+        abstract = sharding.on_mesh(wanted, mesh)
         restore = ocp.args.PyTreeRestore(
             abstract,
             ocp.checkpoint_utils.construct_restore_args(abstract),

@@ -1,4 +1,4 @@
-"""The workdir of a run: its lock, and its config."""
+"""The workdir of a run: its lock, its config, and whether the run has begun."""
 
 import os
 import socket
@@ -9,14 +9,52 @@ from bert_jax import config as config_lib
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig, MayChange
+from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
 from bert_jax.storage import lease
 
 CONFIG_FILE = "config.json"
 LOCK_FILE = ".lock"
+ROLLBACK_FILE = "rollback.json"  # see training/nonfinite.py
 LEASE_DIRECTORY = "lock"  # in a bucket
 # Never closed: the kernel releases a lock when the process ends, even by SIGKILL.
 _locked: list[IO[str]] = []
+
+
+def is_begun(workdir: str, config: ExperimentConfig) -> bool:
+    """Returns whether there is a checkpoint to resume from; checks the config."""
+    check_config(workdir, config)
+    begun = bool(integrity.steps(workdir))
+    multihost.check_same(
+        "begun",
+        str(begun),
+        f"--workdir={workdir} is not the same directory on all hosts; use a directory"
+        " that all hosts share",
+    )
+    return begun
+
+
+def lock_and_recover(workdir: str, config: ExperimentConfig) -> int:
+    """Creates and locks the workdir, and moves corrupt checkpoints aside.
+
+    Returns the step of the newest valid checkpoint, 0 for a new run.
+    """
+    multihost.make_shared("workdir", workdir)
+
+    def recover() -> str:
+        lock(workdir)
+        check_config(workdir, config)
+        return str(integrity.recover(workdir))
+
+    return int(multihost.agree("first step", recover))
+
+
+def begin(workdir: str, config: ExperimentConfig, first_step: int) -> None:
+    """Writes the config; a run at step 0 also removes an old rollback record."""
+    if multihost.is_first():
+        if not first_step:
+            storage.remove(os.path.join(workdir, ROLLBACK_FILE))
+        write_config(workdir, config)
 
 
 def lock(workdir: str) -> None:

@@ -42,7 +42,6 @@ Remat = Literal["none", "full", "matmuls"]
 Tracker = Literal["wandb", "mlflow", "trackio"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = typing.get_args(TokenizerKind)
 OPTIMIZERS: tuple[OptimizerName, ...] = typing.get_args(OptimizerName)
-SCHEDULES: tuple[Schedule, ...] = typing.get_args(Schedule)
 REMAT: tuple[Remat, ...] = typing.get_args(Remat)
 
 

@@ -52,18 +52,26 @@ def shard_over_data(tree: Any) -> Any:
     The dim of a matrix that fsdp splits is split further. Vectors are small and stay as
     they are.
     """
-    return jax.tree.map(
-        lambda x: jax.reshard(x, over_data_spec(jax.typeof(x).sharding.spec)), tree
-    )
-
-
-def over_data_spec(param_spec: jax.P) -> jax.P:
-    """Returns the spec of a parameter's moments and update, see `shard_over_data`."""
-    if len(param_spec) < 2:
-        return param_spec
     embed = RULES["embed"]
-    entries = [(embed, "data") if axis == embed else axis for axis in param_spec]
-    return jax.P(*entries)
+
+    def shard(x: jax.Array) -> jax.Array:
+        axes = jax.typeof(x).sharding.spec
+        if len(axes) >= 2:
+            axes = [(embed, "data") if axis == embed else axis for axis in axes]
+        return jax.reshard(x, jax.P(*axes))
+
+    return jax.tree.map(shard, tree)
+
+
+def on_mesh(tree: Any, mesh: jax.sharding.Mesh) -> Any:
+    """Returns the abstract arrays of `jax.eval_shape`, placed on a mesh."""
+
+    def place(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        # jax.eval_shape gives scalars no sharding.
+        placed = NamedSharding(mesh, x.sharding.spec if x.sharding else jax.P())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed)
+
+    return jax.tree.map(place, tree)
 
 
 def reshard_like(tree: Any, like: Any) -> Any:

@@ -26,7 +26,7 @@ from bert_jax.inspect_batch import rows as rows_lib
 from bert_jax.loading import initialize
 from bert_jax.loading import start as start_lib
 from bert_jax.phases import Skips
-from bert_jax.training import resume
+from bert_jax.training import nonfinite
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
@@ -40,7 +40,7 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     if not newest:
         return config, ()
     position = Checkpoints(workdir).position(newest)
-    return config, resume.with_rollback(workdir, newest, position).skips
+    return config, nonfinite.with_rollback(workdir, newest, position).skips
 
 
 def as_text(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:

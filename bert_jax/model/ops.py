@@ -14,8 +14,6 @@ order, so that two runs of one step differ in their last bits. XLA's own remedy
 (--xla_gpu_deterministic_ops) made a step of BERT-base three times slower.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -78,7 +76,7 @@ def _row_major(x: jax.Array) -> jax.Array:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def times_kernel(
+def _times_kernel(
     x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None = None
 ) -> jax.Array:
     """Returns x @ kernel, [..., input] and [input, output] -> [..., output].
@@ -97,12 +95,6 @@ def times_kernel(
       kernel: float32 or the dtype of x.
       out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
     """
-    return _with_gradient_as_stored(x, kernel, out_sharding)
-
-
-def _times_kernel(
-    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None
-) -> jax.Array:
     return _dot_general(
         x,
         kernel.astype(x.dtype),
@@ -112,7 +104,7 @@ def _times_kernel(
     )
 
 
-_with_gradient_as_stored = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
+times_kernel = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
 
 
 def _times_kernel_forward(x, kernel, out_sharding):
@@ -146,10 +138,10 @@ def _times_kernel_backward(out_sharding, factors, gradient):
     )
 
 
-_with_gradient_as_stored.defvjp(_times_kernel_forward, _times_kernel_backward)
+times_kernel.defvjp(_times_kernel_forward, _times_kernel_backward)
 
 
-def plus_bias(
+def _plus_bias(
     x: jax.Array, bias: jax.Array, product_dtype: jnp.dtype | None = None
 ) -> jax.Array:
     """Returns x + bias, added in float32 and rounded to the dtype of x.
@@ -166,16 +158,14 @@ def plus_bias(
         half the cycles of the vector unit by the compiler's final schedule, and in 1/17
         of them by its estimate. A GPU does so if x is float32.
     """
-    return _plus_bias(x, bias, jnp.dtype(product_dtype or jnp.float32))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _plus_bias(x: jax.Array, bias: jax.Array, product_dtype: jnp.dtype) -> jax.Array:
     bias = jnp.expand_dims(bias, range(x.ndim - 1))
     if sharding.platform() == "gpu":
         # cuBLAS adds a bias of the result's dtype to the float32 sums of the product.
         return x + bias.astype(x.dtype)
     return (x.astype(jnp.float32) + bias).astype(x.dtype)
+
+
+plus_bias = jax.custom_vjp(_plus_bias, nondiff_argnums=(2,))
 
 
 def _plus_bias_forward(x, bias, product_dtype):
@@ -187,7 +177,8 @@ def _plus_bias_backward(product_dtype, bias, gradient):
     # A GPU rounds the gradient of float32 logits to bfloat16 for two other products.
     # Their bias is the third, because a sum of float32 would read the logits again.
     has_product = {"tpu": True, "gpu": gradient.dtype == jnp.float32}
-    if product_dtype == jnp.float32 or not has_product.get(sharding.platform()):
+    is_float32 = product_dtype in (None, jnp.float32)
+    if is_float32 or not has_product.get(sharding.platform()):
         return gradient, jnp.sum(gradient.astype(jnp.float32), axis=rows)
     spec = jax.typeof(gradient).sharding.spec
 
@@ -206,7 +197,7 @@ def _plus_bias_backward(product_dtype, bias, gradient):
     return gradient, jax.shard_map(on_one_device, out_specs=jax.P(spec[-1]))(gradient)
 
 
-_plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)
+plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)
 
 
 def einsum_float32(

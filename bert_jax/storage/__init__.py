@@ -6,6 +6,7 @@ Hugging Face Hub, see hub.py; Python opens all others. retries.py describes erro
 
 import atexit
 import contextlib
+import functools
 import glob as local_glob
 import os
 import re
@@ -15,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from bert_jax import hub
 from bert_jax.errors import MissingObjectError
@@ -93,8 +94,8 @@ def names(directory: str) -> list[str]:
         except FileNotFoundError:
             return []
 
-    found = (os.path.basename(path) for path in with_retries(once, directory))
-    return [name for name in found if name]  # "" is a placeholder for the directory
+    names = (os.path.basename(path) for path in with_retries(once, directory))
+    return [name for name in names if name]  # "" is a placeholder for the directory
 
 
 def files(directory: str) -> list[str]:
@@ -109,67 +110,56 @@ def files(directory: str) -> list[str]:
             for name in (*names, *directories)
             if name in names or os.path.islink(os.path.join(parent, name))
         )
-    found = with_retries(lambda: file_system(directory).find(directory), directory)
-    prefix = _without_scheme(directory).rstrip("/") + "/"
-    found = (path.removeprefix(prefix) for path in found)
-    return sorted(name for name in found if name and not name.endswith("/"))
+    paths = with_retries(lambda: file_system(directory).find(directory), directory)
+    prefix = directory.partition("://")[2].rstrip("/") + "/"
+    names = (path.removeprefix(prefix) for path in paths)
+    return sorted(name for name in names if name and not name.endswith("/"))
 
 
 def glob(pattern: str) -> list[str]:
     """Returns the paths that match a pattern; ** matches any number of directories."""
     if not is_remote(pattern):
         return local_glob.glob(pattern, recursive=True)
-    found = with_retries(lambda: file_system(pattern).glob(pattern), pattern)
+    paths = with_retries(lambda: file_system(pattern).glob(pattern), pattern)
     scheme = pattern.partition("://")[0]
-    return [f"{scheme}://{path}" for path in found]
-
-
-def _without_scheme(path: str) -> str:
-    return path.partition("://")[2]
+    return [f"{scheme}://{path}" for path in paths]
 
 
 class Stat(NamedTuple):
     num_bytes: int
     changed_ns: int
+    is_file: bool = True  # not a directory, or the prefix of objects in a bucket
 
 
 def stat(path: str) -> Stat:
     """Returns the size and modification time of a file."""
     if not is_remote(path):
-        found = with_retries(lambda: os.stat(path), path)
-        return Stat(found.st_size, found.st_mtime_ns)
-    return _stat_object(path, with_retries(lambda: file_system(path).info(path), path))
-
-
-def stat_all(paths: Sequence[str]) -> list[Stat | None]:
-    """Returns `stat` of each path, using STAT_THREADS threads.
-
-    The result is None for a path that is not a file, such as a directory, the prefix
-    of objects in a bucket, or a broken link.
-    """
-    with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
-        return list(pool.map(_stat_file, paths))
-
-
-def _stat_file(path: str) -> Stat | None:
-    if is_remote(path):
-        info = with_retries(lambda: file_system(path).info(path), path)
-        return None if info["type"] == "directory" else _stat_object(path, info)
-    try:
-        found = with_retries(lambda: os.stat(path), path)
-    except OSError:
-        return None
-    is_file = stat_lib.S_ISREG(found.st_mode)
-    return Stat(found.st_size, found.st_mtime_ns) if is_file else None
-
-
-def _stat_object(url: str, info: dict[str, Any]) -> Stat:
-    if url.startswith(hub.SCHEME):  # the URL has a commit, so the file never changes
+        status = with_retries(lambda: os.stat(path), path)
+        is_file = stat_lib.S_ISREG(status.st_mode)
+        return Stat(status.st_size, status.st_mtime_ns, is_file)
+    info = with_retries(lambda: file_system(path).info(path), path)
+    if info["type"] == "directory":
+        return Stat(0, 0, is_file=False)
+    if path.startswith(hub.SCHEME):  # the URL has a commit, so the file never changes
         return Stat(info["size"], 0)
     changed = info.get("mtime") or info.get("LastModified")  # of gcsfs, of s3fs
     if changed is None:
-        changed = with_retries(lambda: file_system(url).modified(url), url)
+        changed = with_retries(lambda: file_system(path).modified(path), path)
     return Stat(info["size"], round(changed.timestamp() * 1e9))
+
+
+def stat_all(paths: Sequence[str]) -> list[Stat | None]:
+    """Returns `stat` of each path, None if it is a broken link or not a file."""
+
+    def stat_file(path: str) -> Stat | None:
+        try:
+            found = stat(path)
+        except OSError:
+            return None
+        return found if found.is_file else None
+
+    with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
+        return list(pool.map(stat_file, paths))
 
 
 # -------------------------------------------------------------------------- writing
@@ -321,13 +311,9 @@ def move_directory(path: str, target: str) -> None:
         os.rename(path, target)
         return
     system = file_system(path)
-
-    def copy(name: str) -> None:
-        url = f"{path}/{name}"
-        with_retries(lambda: system.cp_file(url, f"{target}/{name}"), url)
-
     for name in files(path):
-        copy(name)
+        urls = f"{path}/{name}", f"{target}/{name}"
+        with_retries(functools.partial(system.cp_file, *urls), path)
     remove_directory(path)
 
 

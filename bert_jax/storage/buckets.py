@@ -78,7 +78,7 @@ def check_package(path: str) -> None:
 def parse_path(given_as: str, path: str) -> str:
     """Returns a path or URL with ~ expanded, gs:// for gcs://, and no slash at its end.
 
-    Others are a ConfigError that names `given_as`, the flag or key.
+    An error names `given_as`, the flag or key.
     """
     if path != path.strip():
         problem = "has white space at its start or end; remove it"
@@ -107,21 +107,16 @@ def _parse_url(given_as: str, path: str, scheme: str, slashes: str, rest: str) -
             f"{given_as} is a URL with a user name or password; remove them: they are"
             " found where the command-line tool of the bucket keeps them"
         )
-    problem = ""
     if len(slashes) < 2:
-        problem = f"is not a URL; write {scheme}://{rest}, or ./{path} for a local path"
-    elif len(slashes) > 2 or not bucket:
-        problem = (
-            f"has no bucket; write {scheme}://BUCKET/DIRECTORY, or a local path without"
-            f" {scheme}://"
+        raise ConfigError(
+            f"{given_as}={path!r} is not a URL; write {scheme}://{rest}, or ./{path}"
+            " for a local path"
         )
-    elif wrong := {"", ".", ".."}.intersection(parts):
-        problem = (
-            f"has {wrong.pop()!r} between two slashes, which a bucket takes for a name;"
-            " remove it"
+    if len(slashes) > 2 or not bucket or {"", ".", ".."}.intersection(parts):
+        raise ConfigError(
+            f"{given_as}={path!r} is not of the form {scheme}://BUCKET/DIRECTORY,"
+            " without //, . and .. in the directory"
         )
-    if problem:
-        raise ConfigError(f"{given_as}={path!r} {problem}")
     scheme = scheme.lower()
     url = "/".join([f"{_ALIASES.get(scheme, scheme)}://{bucket}", *parts])
     try:

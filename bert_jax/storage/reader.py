@@ -21,6 +21,8 @@ class Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    seekable = readable
+
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
         buffer[: len(data)] = data
@@ -47,9 +49,6 @@ class Reader(io.RawIOBase):
 
         return with_retries(once, self._path)
 
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_CUR:
             offset += self._offset
@@ -57,9 +56,6 @@ class Reader(io.RawIOBase):
             offset += self._with_file(lambda file: file.seek(0, os.SEEK_END))
         self._offset = offset
         return offset
-
-    def tell(self) -> int:
-        return self._offset
 
     def close(self) -> None:
         if self._file is not None:
@@ -83,18 +79,15 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if is_remote(path):
             paths = [path] * len(starts)
             return file_system(path).cat_ranges(paths, starts, ends, on_error="raise")
-        found = []
+        parts = []
         with open(path, "rb") as file:
             for start, end in zip(starts, ends, strict=True):
                 file.seek(start)
-                found.append(file.read(end - start))
-        return found
+                parts.append(file.read(end - start))
+        return parts
 
-    read = with_retries(once, path)
-    if any(
-        len(data) < end - start
-        for data, start, end in zip(read, starts, ends, strict=True)
-    ):
+    parts = with_retries(once, path)
+    if sum(map(len, parts)) < sum(ends) - sum(starts):
         raise EOFError(f"{path} is truncated")
-    found = iter(read)
-    return [next(found) if start < end else b"" for start, end in ranges]
+    left = iter(parts)
+    return [next(left) if start < end else b"" for start, end in ranges]

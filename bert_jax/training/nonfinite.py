@@ -1,8 +1,9 @@
-"""Reports and records steps that are not finite; too many in a row end the run.
+"""Reports and records steps that are not finite; rolls back after too many in a row.
 
 The train step itself skips their update, see step.py.
 """
 
+import dataclasses
 import json
 import os
 import shlex
@@ -13,12 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import errors
+from bert_jax import errors, storage
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.distributed import multihost
 from bert_jax.monitoring import writer
-from bert_jax.phases import Position, batch_of
+from bert_jax.phases import Position, batch_of, skipping
 from bert_jax.training.step import TrainState
 
 BAD_STEPS_FILE = "bad_steps.jsonl"
@@ -60,9 +64,9 @@ class Guard:
         """Reports and records the steps up to `last_step` that are not finite."""
         first_step = last_step - len(metrics) + 1
         bad = {
-            step: found
-            for step, found in enumerate(metrics, start=first_step)
-            if found["bad_steps_in_row"]
+            step: values
+            for step, values in enumerate(metrics, start=first_step)
+            if values["bad_steps_in_row"]
         }
         if not bad:
             return
@@ -73,8 +77,8 @@ class Guard:
             f"{names} not finite (loss {first['loss']:.4g}, gradient norm"
             f" {first['grad_norm']:.4g}): update skipped, recorded in {BAD_STEPS_FILE}"
         )
-        for step, found in bad.items():
-            in_row = int(found["bad_steps_in_row"])
+        for step, values in bad.items():
+            in_row = int(values["bad_steps_in_row"])
             if in_row >= self._config.guard.max_bad_steps:
                 raise errors.DivergedError(
                     step,
@@ -86,11 +90,11 @@ class Guard:
         if self._path is None:
             return
         records = writer.AppendOnlyFile(self._path)
-        for step, found in bad.items():
-            records.write((json.dumps(self._entry(step, found)) + "\n").encode())
+        for step, values in bad.items():
+            records.write((json.dumps(self._entry(step, values)) + "\n").encode())
         records.close()
 
-    def _entry(self, step: int, found: dict[str, Any]) -> dict[str, Any]:
+    def _entry(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
         phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
         rows = pipeline.places(
             self._corpus,
@@ -106,9 +110,11 @@ class Guard:
             "rollbacks": self._position.rollbacks,
             # As strings, because JSON has no NaN or infinity.
             **{
-                name: str(np.float32(found[name])) for name in RECORDED if name in found
+                name: str(np.float32(metrics[name]))
+                for name in RECORDED
+                if name in metrics
             },
-            "bad_steps_in_row": int(found["bad_steps_in_row"]),
+            "bad_steps_in_row": int(metrics["bad_steps_in_row"]),
             "rows": [
                 {"shard": shard, "epoch": epoch, "first": first, "stop": stop}
                 for shard, epoch, first, stop in rows
@@ -140,3 +146,85 @@ def diagnose(params: Any, workdir: str, step: int) -> str:
 @jax.jit
 def _is_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+
+
+# ------------------------------------------------------------------------- rollbacks
+# A rollback skips the batches since a checkpoint, and that checkpoint was saved without
+# those skips. Until the next save, only ROLLBACK_FILE has them. A resumed run that
+# diverges again would not always skip the same batches: the rollback may have passed
+# over a corrupt checkpoint, which the resumed run writes anew.
+
+
+def roll_back(
+    config: ExperimentConfig,
+    workdir: str,
+    checkpoints: Checkpoints,
+    position: Position,
+    error: errors.DivergedError,
+) -> tuple[int, Position]:
+    """Returns the step of the last valid checkpoint and a position that skips ahead.
+
+    The position skips the batches of all steps since that checkpoint. It is recorded in
+    the workdir before any corrupt checkpoint is moved, so that the run resumes the same
+    way whenever it is killed. Raises the error if config.guard.max_rollbacks is reached
+    or there is no checkpoint.
+    """
+    checkpoints.wait()
+    if position.rollbacks >= config.guard.max_rollbacks:
+        raise error
+
+    def after(first_step: int) -> Position:
+        return dataclasses.replace(
+            position,
+            skips=skipping(config, position.skips, first_step, error.step),
+            rollbacks=position.rollbacks + 1,
+        )
+
+    first_step = checkpoints.recover(
+        f"rollback {position.rollbacks + 1}",
+        lambda step: record_rollback(workdir, step, after(step)),
+    )
+    if not first_step:
+        raise error
+    print(
+        f"{error}; rolling back to step {first_step:,} and skipping the batches of the"
+        f" {error.step - first_step:,} steps since",
+        flush=True,
+    )
+    return first_step, after(first_step)
+
+
+def record_rollback(workdir: str, step: int, position: Position) -> None:
+    """Records a rollback to the checkpoint of `step` and the position after it."""
+    record = {"step": step, **dataclasses.asdict(position)}
+    path = os.path.join(workdir, workdir_lib.ROLLBACK_FILE)
+    storage.write(path, (json.dumps(record) + "\n").encode())
+
+
+def with_rollback(workdir: str, step: int, position: Position) -> Position:
+    """Returns the position to resume at: with the skips of a recorded rollback.
+
+    All processes call this together. `position` is that in the checkpoint of `step`.
+    """
+    path = os.path.join(workdir, workdir_lib.ROLLBACK_FILE)
+
+    def read() -> str:
+        if not storage.exists(path):
+            return ""
+        return storage.read(path).decode(errors="replace")
+
+    text = multihost.agree("rollback record", read)
+    if not text:
+        return position
+    try:
+        record = json.loads(text)
+        recorded_step, recorded = int(record["step"]), Position.from_json(record)
+    except (KeyError, TypeError, ValueError):
+        raise errors.CorruptError(
+            f"{path} is corrupt; restore it from a backup, or remove it to resume"
+            " without the rollback that it records"
+        ) from None
+    # A checkpoint that was saved after the rollback contains its skips. A checkpoint of
+    # a later step than the restored one belongs to the undone steps.
+    is_newer = recorded.rollbacks > position.rollbacks
+    return recorded if is_newer and step <= recorded_step else position

@@ -61,13 +61,7 @@ def init_state(
         step, bad_steps, bad_steps_in_row = (jnp.zeros((), jnp.int32) for _ in range(3))
         return TrainState(step, params, opt_state, bad_steps, bad_steps_in_row)
 
-    graphdef, _ = nnx.split(
-        nnx.eval_shape(
-            lambda: bert_lib.BertForPreTraining(
-                config.model, config.tokenizer.vocab_size, nnx.Rngs(params=0)
-            )
-        )
-    )
+    graphdef, _ = parameters.structure(build)
     return graphdef, init
 
 
@@ -75,14 +69,7 @@ def abstract_state(
     init: Callable[[], TrainState], mesh: jax.sharding.Mesh
 ) -> TrainState:
     """Returns the shapes, dtypes and shardings of the state that `init` makes."""
-
-    def on_mesh(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        # jax.eval_shape gives scalars no sharding.
-        spec = x.sharding.spec if x.sharding else jax.P()
-        sharding = jax.NamedSharding(mesh, spec)
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(on_mesh, jax.eval_shape(init))
+    return sharding.on_mesh(jax.eval_shape(init), mesh)
 
 
 def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:

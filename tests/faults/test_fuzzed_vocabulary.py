@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import sentencepiece, tokenizers
+from bert_jax.data.tokenizers import sentencepiece, tokenizers, training
 from bert_jax.interop import huggingface_write
 from tests.faults.fuzzed import config_error, edited, edits, new_directory
 
@@ -72,7 +72,7 @@ def trained(kind: str) -> tuple[TokenizerConfig, bytes]:
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 6))) for _ in range(200)]
     documents = [[" ".join(rng.choices(words, k=9)) for _ in range(60)]]
-    return config, sentencepiece.train(documents, config).model
+    return config, training.train(documents, config).content()
 
 
 kinds = st.sampled_from(["sentencepiece_unigram", "sentencepiece_bpe"])

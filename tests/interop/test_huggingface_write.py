@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.interop import huggingface_write
 from bert_jax.model import bert
 from tests.conftest import make_config
@@ -32,7 +32,7 @@ def tokenizer(request):
     config = make_config(
         tokenizer__kind=request.param, tokenizer__vocab_size=VOCAB_SIZE
     )
-    return tokenizers.train(texts, config.tokenizer)
+    return training.train(texts, config.tokenizer)
 
 
 def write(directory, tokenizer, **changes):

@@ -12,7 +12,7 @@ import safetensors.numpy
 from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import sentencepiece, wordpiece
+from bert_jax.data.tokenizers import training, wordpiece
 from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
@@ -224,7 +224,7 @@ def test_vocabulary_of_another_kind_is_rejected(source):
     config = make_config(
         init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
     )
-    other = sentencepiece.train(
+    other = training.train(
         [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
     )
     with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):

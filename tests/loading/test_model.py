@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import config as config_lib
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.interop import huggingface_write
@@ -65,7 +65,7 @@ def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
 def test_tokenizer_is_read_from_the_directory(kind, tmp_path):
     texts = [[f"the garden {i} and the river {i * 7}."] for i in range(200)]
     config = make_config(tokenizer__kind=kind).tokenizer
-    tokenizer = tokenizers.train(texts, config)
+    tokenizer = training.train(texts, config)
     model_config, _, params = tuned.build("tagging")
     huggingface_write.write_model(
         tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32

@@ -1,5 +1,6 @@
 """Tests of bert_jax.training.nonfinite."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from bert_jax import errors
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import build
 from bert_jax.inspect_batch import rows
-from bert_jax.phases import Position
+from bert_jax.phases import Position, Skip
 from bert_jax.training import nonfinite
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
@@ -116,3 +118,74 @@ def test_a_state_that_is_not_finite_is_an_error():
         state = SimpleNamespace(params={"a": params}, opt_state=(jnp.int32(3), moments))
         with pytest.raises(errors.DivergedError, match="not finite, up to step 3"):
             nonfinite.check_finite(3, state)
+
+
+# -------------------------------------------------------------------------- rollbacks
+
+BEFORE = POSITION
+AFTER = Position("corpus", (Skip(0, 30, 8),), rollbacks=1)
+LATER = Position("corpus", (*AFTER.skips, Skip(1, 0, 2)), rollbacks=1)
+
+
+@pytest.mark.parametrize(("first_step", "expected"), [(0, BEFORE), (30, AFTER)])
+def test_begin_writes_the_config_and_keeps_the_rollbacks_of_a_resumed_run(
+    tmp_path, first_step, expected
+):
+    config = make_config()
+    nonfinite.record_rollback(str(tmp_path), 30, AFTER)
+    workdir_lib.begin(str(tmp_path), config, first_step)
+    assert workdir_lib.read_config(str(tmp_path)) == config
+    assert nonfinite.with_rollback(str(tmp_path), 30, BEFORE) == expected
+
+
+@pytest.mark.parametrize(
+    ("step", "position", "expected"),
+    [
+        (30, BEFORE, AFTER),  # from before the rollback
+        (20, BEFORE, AFTER),  # 30 may be corrupt by then
+        (40, LATER, LATER),  # from after the rollback
+        (40, BEFORE, BEFORE),  # of an undone step, maybe restored from a backup
+    ],
+)
+def test_a_checkpoint_from_before_the_rollback_gets_its_skips(
+    tmp_path, step, position, expected
+):
+    assert nonfinite.with_rollback(str(tmp_path), step, position) == position
+    nonfinite.record_rollback(str(tmp_path), 30, AFTER)
+    assert nonfinite.with_rollback(str(tmp_path), step, position) == expected
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"step": 30}', '{"step": null}'])
+def test_a_corrupt_record_is_named(tmp_path, text):
+    (tmp_path / workdir_lib.ROLLBACK_FILE).write_text(text)
+    with pytest.raises(errors.CorruptError, match=r"rollback\.json is corrupt"):
+        nonfinite.with_rollback(str(tmp_path), 30, BEFORE)
+
+
+def test_a_run_rolls_back_at_most_max_rollbacks_times(tmp_path):
+    config = make_config(phase={"num_steps": 5}, guard__max_rollbacks=1)
+    second = dataclasses.replace(config.phases[0], num_steps=4)
+    config = dataclasses.replace(config, phases=(config.phases[0], second))
+    error = errors.DivergedError(7, "not finite")
+    newest, found = 0, []
+
+    def recover(name, on_found):
+        if newest:
+            on_found(newest)
+            found.append(nonfinite.with_rollback(str(tmp_path), newest, BEFORE))
+        return newest
+
+    checkpoints = SimpleNamespace(wait=lambda: None, recover=recover)
+
+    def roll_back(position):
+        return nonfinite.roll_back(config, str(tmp_path), checkpoints, position, error)
+
+    with pytest.raises(errors.DivergedError):  # there is no checkpoint
+        roll_back(BEFORE)
+    newest = 4
+    step, position = roll_back(BEFORE)
+    assert step == 4 and position.rollbacks == 1
+    assert position.skips == (Skip(0, 4, 1), Skip(1, 0, 2))
+    assert found == [position]  # recorded before a checkpoint is moved
+    with pytest.raises(errors.DivergedError):
+        roll_back(position)

@@ -1,6 +1,6 @@
 """Builds a corpus: encodes documents into sorted runs and writes shards from them."""
 
-import dataclasses
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -8,7 +8,7 @@ import json
 import os
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
 from concurrent import futures
 from typing import Any
 
@@ -23,13 +23,14 @@ from bert_jax.data.corpus import (
     index,
     input_groups,
     sorted_runs,
+    vocabulary,
     work_directory,
     workers,
     writer,
 )
 from bert_jax.data.sources import sources
-from bert_jax.data.sources.kind import DatasetSource
-from bert_jax.data.tokenizers import tokenizers, training
+from bert_jax.data.sources.kind import DatasetSource, Source
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
@@ -52,8 +53,6 @@ HUB_COMMITS = "hub_commits.json"
 # Above this share of [UNK] among the tokens of a source, a warning is printed. The
 # released vocabularies have 0.3% on Wikipedia in their languages.
 WARN_SHARE = 0.01
-
-Sources = tuple[sources.Source, ...]
 
 # Settings on which neither the vocabulary nor the encoded text depends. If there are
 # source weights, the validation fraction is part of the names of groups.
@@ -91,69 +90,74 @@ def prepare(
         work_directory.remove(directory, scratch_dir)
         print(f"corpus: {directory} is already prepared", flush=True)
         return existing
-    if ray_address is None:
-        return _prepare(config, num_workers, scratch_dir, tokenizer)
-    from bert_jax.data.corpus import ray_workers
-
-    mark = os.path.join(work_directory.shared(directory), work_directory.MARK)
-    with ray_workers.connected(ray_address, num_workers, mark) as cluster:
-        return _prepare(config, num_workers, scratch_dir, tokenizer, cluster=cluster)
-
-
-def _prepare(
-    config: ExperimentConfig,
-    num_workers: int | None,
-    scratch_dir: str | None,
-    tokenizer: tokenizers.Tokenizer | None,
-    cluster: workers.Executor | None = None,
-) -> corpus.Corpus:
-    directory, data = config.data.corpus_dir, config.data
     _check_config(config, tokenizer)
     start = time.monotonic()
-    num_workers = num_workers or len(os.sched_getaffinity(0))
-    run = cluster or functools.partial(workers.run, num_workers=num_workers)
-    is_shared = cluster is not None
-    with work_directory.opened(directory, scratch_dir, is_shared) as work:
-        found = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
-        _check_apart(directory, found)
-        for source in found:  # before hours of work on the text of other sources
-            if isinstance(source.kind, DatasetSource):
-                source.kind.prepare()
-        trained_on = None
-        if tokenizer is None:
-            tokenizer, trained_on = _tokenizer(config, found, work)
-        total = sources.total_bytes(found)
-        # It grows in powers of two, so that an added file seldom changes it. The size
-        # of a dataset to download is unknown; all processes share a small one.
-        full = MAX_RUNS * RUN_BYTES
-        run_bytes = RUN_BYTES << (1 if total is None else (total // full).bit_length())
-        settings, runs = _runs_directory(config, tokenizer, run_bytes, work)
-        id_dtype = encoding.id_dtype(tokenizer, data)
-        streamed, text_index = {}, None
-        if data.stream:
-            plan, streamed, text_index = index.make(found, data, tokenizer, runs, run)
-        else:
-            groups = input_groups.plan(found, data, run_bytes)
-            input_groups.write_runs(
-                groups, data, tokenizer, runs, run_bytes, total, run, is_shared
-            )
-            plan = sorted_runs.plan_shards(runs, data, id_dtype)
-        for number, source in enumerate(found):
-            if not plan.counts[f"{encoding.TOKENS}{number}"]:
-                raise sources.no_text(source)
-        if not data.stream:
-            _check_plan(config, plan, id_dtype)
-        if is_small(found) and not cluster:
-            # Faster than importing TensorFlow in worker processes.
-            run = functools.partial(workers.run, num_workers=1)
-        written = _write_shards(config, settings, plan, run) | streamed
-        writer.finish(
-            config, tokenizer, trained_on, plan.counts, written, found, text_index
+    with contextlib.ExitStack() as stack:
+        cores = len(os.sched_getaffinity(0))
+        run = functools.partial(workers.run, num_workers=num_workers or cores)
+        if ray_address:
+            from bert_jax.data.corpus import ray_workers
+
+            mark = os.path.join(work_directory.shared(directory), work_directory.MARK)
+            cluster = ray_workers.connected(ray_address, num_workers, mark)
+            run = stack.enter_context(cluster)
+        is_shared = ray_address is not None
+        work = stack.enter_context(
+            work_directory.opened(directory, scratch_dir, is_shared)
         )
+        counts = _write(config, tokenizer, work, run, is_shared)
     work_directory.remove(directory, scratch_dir)
     made = corpus.read(config)
-    _report(config, made, plan.counts, time.monotonic() - start)
+    _report(config, made, counts, time.monotonic() - start)
     return made
+
+
+def _write(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.Tokenizer | None,
+    work: str,
+    run: workers.Executor,
+    is_shared: bool,
+) -> Counter[str]:
+    """Writes all files of the corpus; returns the counts of its documents."""
+    data = config.data
+    inputs = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
+    _check_apart(data.corpus_dir, inputs)
+    for source in inputs:  # before hours of work on the text of other sources
+        if isinstance(source.kind, DatasetSource):
+            source.kind.prepare()
+    trained_on = None
+    if tokenizer is None:
+        tokenizer, trained_on = _tokenizer(config, inputs, work)
+    total = sources.total_bytes(inputs)
+    # It grows in powers of two, so that an added file seldom changes it. The size of a
+    # dataset to download is unknown; all processes share a small one.
+    full = MAX_RUNS * RUN_BYTES
+    run_bytes = RUN_BYTES << (1 if total is None else (total // full).bit_length())
+    settings, runs = _runs_directory(config, tokenizer, run_bytes, work)
+    streamed, text_index = {}, None
+    if data.stream:
+        plan, streamed, text_index = index.make(inputs, data, tokenizer, runs, run)
+    else:
+        groups = input_groups.plan(inputs, data, run_bytes)
+        input_groups.write_runs(
+            groups, data, tokenizer, runs, run_bytes, total, run, is_shared
+        )
+        id_dtype = encoding.id_dtype(tokenizer, data)
+        plan = sorted_runs.plan_shards(runs, data, id_dtype)
+    for number, source in enumerate(inputs):
+        if not plan.counts[f"{encoding.TOKENS}{number}"]:
+            raise source.no_text()
+    if not data.stream:
+        _check_plan(config, plan, id_dtype)
+    if is_small(inputs) and not is_shared:
+        # Faster than importing TensorFlow in worker processes.
+        run = functools.partial(workers.run, num_workers=1)
+    written = _write_shards(config, settings, plan, run) | streamed
+    writer.finish(
+        config, tokenizer, trained_on, plan.counts, written, inputs, text_index
+    )
+    return plan.counts
 
 
 def _check_config(
@@ -210,9 +214,9 @@ def _report(
             )
 
 
-def _check_apart(directory: str, found: Sources) -> None:
+def _check_apart(directory: str, inputs: tuple[Source, ...]) -> None:
     """Raises ConfigError if the corpus would become a part of its own text."""
-    for path in (file.path for source in found for file in source.files):
+    for path in (file.path for source in inputs for file in source.files):
         if storage.absolute(os.path.dirname(path)) == storage.absolute(directory):
             raise ConfigError(
                 f"config.data.corpus_dir={directory!r} contains {path}, a file of"
@@ -228,21 +232,20 @@ def find_corpus(
         return corpus.open_existing(config)
     if config.data.stream:
         index.check(config.data.sources)
-    found = sources.find(config.data.sources)
-    if not is_small(found):
+    if not is_small(sources.find(config.data.sources)):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
             f" the sources are too large to be"
             f" {'indexed' if config.data.stream else 'prepared'} automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
-    return _prepare(config, None, None, tokenizer)
+    return prepare(config, tokenizer=tokenizer)
 
 
-def is_small(found: Sources) -> bool:
+def is_small(inputs: tuple[Source, ...]) -> bool:
     """Returns whether the sources are local and small enough to prepare in `train`."""
-    num_bytes = sources.total_bytes(found)
-    is_remote = any(source.is_remote for source in found)
+    num_bytes = sources.total_bytes(inputs)
+    is_remote = any(source.is_remote for source in inputs)
     return not is_remote and num_bytes is not None and num_bytes <= SMALL_BYTES
 
 
@@ -258,7 +261,7 @@ def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
 
 
 def _tokenizer(
-    config: ExperimentConfig, found: Sources, work: str
+    config: ExperimentConfig, inputs: tuple[Source, ...], work: str
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
     """Loads the tokenizer, trains one, or reuses the one of an interrupted call."""
     if config.tokenizer.vocab_file:
@@ -266,13 +269,16 @@ def _tokenizer(
     settings = _recipe(config, *_SHARD_KEYS)
     # The vocabulary of a large text is kept if files change, because a new vocabulary
     # would require encoding all text again.
-    settings |= (
-        {"inputs": [dataclasses.asdict(source) for source in found]}
-        if is_small(found)
-        else {"versions": [source.version for source in found]}
-    )
+    if is_small(inputs):
+        settings["inputs"] = [
+            {"spec": x.kind.spec}
+            | {"files": x.files, "version": x.version, "commit": x.commit}
+            for x in inputs
+        ]
+    else:
+        settings["versions"] = [source.version for source in inputs]
     directory = work_directory.stage(work, "tokenizer", settings)
-    return training.train(config, found, directory)
+    return vocabulary.train(config, inputs, directory)
 
 
 def _runs_directory(
@@ -286,15 +292,9 @@ def _runs_directory(
         "invalid_utf8": config.data.invalid_utf8,
     }
 
-    def is_compatible(before: dict[str, Any]) -> bool:
-        # With "error", a group with text that is not UTF-8 has no complete run.
-        return before | {"invalid_utf8": settings["invalid_utf8"]} == settings and (
-            before["invalid_utf8"] == "error"
-        )
-
-    directory = work_directory.stage(
-        work, "runs", settings, is_compatible=is_compatible
-    )
+    # With "error", a group with text that is not UTF-8 has no complete run.
+    compatible = settings | {"invalid_utf8": "error"}
+    directory = work_directory.stage(work, "runs", settings, compatible=compatible)
     return settings, directory
 
 
@@ -346,21 +346,18 @@ def _write_shards(
         is_own = written.settings == digest
         return is_own and (file in existing or written.shard is None)
 
-    def missing() -> Iterator[writer.ShardTask]:
-        for number, file in enumerate(plan.files):
-            if file in finished:
-                progress.add(1, found_done=True)
-            else:
-                path = os.path.join(corpus_dir, file)
-                pieces = plan.positions[:, number : number + 2]
-                yield writer.ShardTask(path, pieces, results[file])
-
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         are_finished = pool.map(is_finished, plan.files)
         finished = set(itertools.compress(plan.files, are_finished))
-
+    missing = [
+        (os.path.join(corpus_dir, file), plan.positions[:, i : i + 2], results[file])
+        for i, file in enumerate(plan.files)
+        if file not in finished
+    ]
+    args = writer.write_planned, plan.runs, digest
     with Progress("writing", len(results), "shards") as progress:
-        for _ in run(writer.ShardWriter, (plan.runs, digest), missing()):
+        progress.add(len(finished), found_done=True)
+        for _ in run(functools.partial, args, missing):
             progress.add(1)
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
         written = pool.map(writer.read_written, results.values())

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import segments, shard_file
+from bert_jax.data.corpus import keyed, shard_file
 from bert_jax.data.sources import lines
 from bert_jax.data.sources import sentences as splitter
 from bert_jax.data.sources.kind import Document
@@ -43,7 +43,7 @@ class DocumentEncoder:
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = id_dtype(tokenizer, data)
-        self._held_out_end = segments.held_out_end(data)
+        self._held_out_end = keyed.held_out_end(data)
         self._encode = tokenizer.encoder()
         self._unk = tokenizer.id(tokenizers.UNK)
         if data.word_segmented:
@@ -56,7 +56,7 @@ class DocumentEncoder:
         document: Document,
         source: int,
         counts: collections.Counter[str],
-    ) -> Iterator[segments.Entry]:
+    ) -> Iterator[keyed.Entry]:
         """Yields the entries of a document and of its further copies.
 
         `source` is the index of the source in config.data.sources. Increments COUNTS,
@@ -83,8 +83,8 @@ class DocumentEncoder:
         counts[f"{UNKNOWN}{source}"] += int(np.count_nonzero(pieces == self._unk))
         token_ids = document_ids.tobytes()
         key = _digest("\n".join(sentences).encode())
-        if segments.number(key) < self._held_out_end:
-            yield segments.Entry(key, 0, lengths, token_ids)
+        if keyed.number(key) < self._held_out_end:
+            yield keyed.Entry(key, 0, lengths, token_ids)
             return
         num_copies = self._num_copies(key, source)
         if not num_copies:
@@ -93,8 +93,8 @@ class DocumentEncoder:
             copy_key = key
             if copy:
                 digest = _digest(key + copy.to_bytes(4, "little"))
-                copy_key = segments.training_key(digest, self._data)
-            yield segments.Entry(copy_key, copy, lengths, token_ids)
+                copy_key = keyed.training_key(digest, self._data)
+            yield keyed.Entry(copy_key, copy, lengths, token_ids)
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
         if not words:
@@ -122,7 +122,7 @@ class DocumentEncoder:
         weight = self._data.source_weights[source] if self._data.source_weights else 1.0
         whole = math.floor(weight)
         # The first half of the digest determines split and shard.
-        return whole + (segments.number(digest[8:]) < (weight - whole) * 2**64)
+        return whole + (keyed.number(digest[8:]) < (weight - whole) * 2**64)
 
 
 def _digest(data: bytes) -> bytes:

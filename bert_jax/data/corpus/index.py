@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
     encoding,
     input_groups,
-    segments,
+    keyed,
     sorted_runs,
     streamed,
     workers,
@@ -31,7 +31,7 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.corpus.streamed import Unit
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -63,7 +63,7 @@ def check(specs: Sequence[str]) -> None:
 
 
 def make(
-    found: tuple[sources.Source, ...],
+    inputs: tuple[Source, ...],
     data: DataConfig,
     tokenizer: tokenizers.Tokenizer,
     directory: str,
@@ -74,19 +74,13 @@ def make(
     Returns a plan of the validation shards, whose one training shard is empty; the
     training shards by file name; and their files and units.
     """
-    tasks = _tasks(found, data)
+    tasks = _tasks(inputs, data)
     finished = sorted_runs.remove_all_but({task.name for task in tasks}, directory)
-
-    def missing() -> Iterator[Task]:
-        for task in tasks:
-            if task.name in finished:
-                progress.add(1, found_done=True)
-            else:
-                yield task
-
+    missing = [task for task in tasks if task.name not in finished]
     all_counts: list[lines.ReadCounts] = []
     with Progress("indexing", len(tasks), "shards") as progress:
-        for counts in run(ShardIndexer, (directory, data, tokenizer), missing()):
+        progress.add(len(tasks) - len(missing), found_done=True)
+        for counts in run(ShardIndexer, (directory, data, tokenizer), missing):
             all_counts += counts
             progress.add(1)
     input_groups.raise_bad(all_counts)
@@ -94,13 +88,13 @@ def make(
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
     train = {task.file: _read_result(directory, task) for task in tasks}
-    files = [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
+    files = [[i, *file[:2]] for i, source in enumerate(inputs) for file in source.files]
     return held_out, train, streamed.Index(files, {x.file: x.units for x in tasks})
 
 
-def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
+def _tasks(inputs: tuple[Source, ...], data: DataConfig) -> list[Task]:
     """Assigns units to shards at random, so that a shard has text of many files."""
-    planned = plan_units(found, data.num_shards)
+    planned = plan_units(inputs, data.num_shards)
     if len(planned) < data.num_shards:
         raise ConfigError(
             f"config.data.num_shards={data.num_shards}, but config.data.sources have"
@@ -110,9 +104,9 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
             " files or row groups"
         )
     order = pairs.CounterRandom(len(planned)).order(len(planned))
-    files = segments.key_ranges(data, 0).files
+    files = keyed.key_ranges(data, 0).files
     # With the modification time, so that results for an older file are not reused.
-    stats = {(i, file.path): file[:3] for i, s in enumerate(found) for file in s.files}
+    stats = {(i, file.path): file[:3] for i, s in enumerate(inputs) for file in s.files}
     tasks = []
     for i, file in enumerate(files):
         own = [planned[number] for number in np.sort(order[i :: len(files)])]
@@ -121,7 +115,7 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
                 unit.source,
                 *stats[unit[:2]],
                 unit.part,
-                found[unit.source].kind.format,
+                inputs[unit.source].kind.format,
                 data.source_weights[unit.source] if data.source_weights else 1.0,
             ]
             for unit in own
@@ -132,12 +126,12 @@ def _tasks(found: tuple[sources.Source, ...], data: DataConfig) -> list[Task]:
     return tasks
 
 
-def plan_units(found: tuple[sources.Source, ...], num_shards: int) -> list[Unit]:
+def plan_units(inputs: tuple[Source, ...], num_shards: int) -> list[Unit]:
     """Divides the files of all sources into units, ordered by source and file."""
-    total = sources.total_bytes(found) or 0
+    total = sources.total_bytes(inputs) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
-    kinds = [source.kind for source in found]
-    files = [(i, file) for i, source in enumerate(found) for file in source.files]
+    kinds = [source.kind for source in inputs]
+    files = [(i, file) for i, source in enumerate(inputs) for file in source.files]
 
     def units_of(place: tuple[int, InputFile]) -> list[Unit]:
         number, file = place
@@ -184,15 +178,15 @@ class ShardIndexer:
         num_bytes = 0
         for unit in task.units:
             encoded.append(self._encode(unit))
-            num_bytes += encoded[-1].segment.token_ids.nbytes
-            if num_bytes > segments.MAX_SHARD_BYTES:
+            num_bytes += encoded[-1].documents.token_ids.nbytes
+            if num_bytes > keyed.MAX_SHARD_BYTES:
                 path = os.path.join(self._data.corpus_dir, task.file)
                 writer.check_size(path, num_bytes * len(task.units) // len(encoded))
         all_counts = [each.counts for each in encoded]
         if any(counts.num_bad for counts in all_counts):
             return all_counts
         train, held_out, num_repeated = streamed.arrange(
-            [each.segment for each in encoded], self._data
+            [each.documents for each in encoded], self._data
         )
         written = writer.WrittenShard(None, [], num_repeated, 0)
         if len(train.records):

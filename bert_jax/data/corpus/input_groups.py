@@ -20,7 +20,7 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import sorted_runs, workers
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.kind import FileSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -42,12 +42,10 @@ class Group:
         return sum(file.text_bytes for file in self.files)
 
 
-def plan(
-    found: tuple[sources.Source, ...], data: DataConfig, max_bytes: int
-) -> list[Group]:
+def plan(inputs: tuple[Source, ...], data: DataConfig, max_bytes: int) -> list[Group]:
     """Groups the files of all sources; several share a group of about max_bytes."""
     groups = []
-    for number, source in enumerate(found):
+    for number, source in enumerate(inputs):
         kind, parts = source.kind, source.files
         # A part of lines would lose the line numbers in messages.
         if isinstance(kind, FileSource) and not kind.is_line_based:
@@ -55,7 +53,7 @@ def plan(
             with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
                 parts = tuple(itertools.chain(*pool.map(divide, source.files)))
         groups += [
-            Group(number, source.spec, files, _name(number, source, files, data))
+            Group(number, kind.spec, files, _name(number, source, files, data))
             for files in _grouped(parts, max_bytes)
         ]
     return groups
@@ -101,7 +99,7 @@ def _grouped(
 
 def _name(
     number: int,
-    source: sources.Source,
+    source: Source,
     files: tuple[InputFile, ...],
     data: DataConfig,
 ) -> str:
@@ -135,16 +133,11 @@ def write_runs(
     finished = sorted_runs.remove_all_but({group.name for group in groups}, directory)
     total = total_bytes / BYTES_PER_MB if total_bytes else None
     all_counts: list[lines.ReadCounts] = []
-
-    def unfinished() -> Iterator[Group]:
-        for group in groups:
-            if sorted_runs.has_group(finished, group.name):
-                progress.add(group.text_bytes / BYTES_PER_MB, found_done=True)
-            else:
-                yield group
+    complete = {x.name for x in groups if sorted_runs.has_group(finished, x.name)}
+    missing = [group for group in groups if group.name not in complete]
 
     def batches() -> Iterator[sorted_runs.Batch]:
-        for group in unfinished():
+        for group in missing:
             counts = lines.ReadCounts()
             all_counts.append(counts)
             for batch in _batches(group, data, counts, max_bytes):
@@ -155,10 +148,12 @@ def write_runs(
 
     args = directory, data, tokenizer
     with Progress("tokenizing", total, "MB") as progress:
+        num_done = sum(x.text_bytes for x in groups if x.name in complete)
+        progress.add(num_done / BYTES_PER_MB, found_done=True)
         if is_shared:
             args = *args, finished, max_bytes
-            largest_first = sorted(unfinished(), key=lambda group: -group.text_bytes)
-            for num_bytes, counts in run(GroupEncoder, args, largest_first):
+            missing.sort(key=lambda group: -group.text_bytes)
+            for num_bytes, counts in run(GroupEncoder, args, missing):
                 all_counts.append(counts)
                 progress.add(num_bytes / BYTES_PER_MB)
         else:
@@ -204,11 +199,11 @@ class GroupEncoder:
         return num_bytes, counts
 
 
-def raise_bad(found: Sequence[lines.ReadCounts]) -> None:
+def raise_bad(all_counts: Sequence[lines.ReadCounts]) -> None:
     """Raises one ConfigError for all bad lines and files, if there are any."""
-    num_bad = sum(counts.num_bad for counts in found)
-    messages = [message for counts in found for message in counts.messages]
-    listed = messages[: lines.LISTED]
+    num_bad = sum(counts.num_bad for counts in all_counts)
+    messages = itertools.chain.from_iterable(counts.messages for counts in all_counts)
+    listed = list(itertools.islice(messages, lines.LISTED))
     if num_bad == 1:
         raise ConfigError(listed[0])
     if num_bad:

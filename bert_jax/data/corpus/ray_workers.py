@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import bert_jax
-from bert_jax import storage
+from bert_jax import hub, storage
 from bert_jax.data.corpus import workers
 from bert_jax.errors import ConfigError, StorageError
 
@@ -100,27 +100,18 @@ def _run(
 
 
 def _result(task: Any) -> Any:
-    errors = ray.exceptions
-    deaths = errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ConfigError | StorageError | OSError):
             raise error.cause from None
-        if isinstance(error.cause, ImportError):
-            raise ConfigError(
-                f"a node of the cluster lacks a package ({error.cause}); install"
-                " requirements.txt and requirements-ray.txt on all nodes"
-            ) from None
         raise
-    except deaths as error:  # each time
+    except ray.exceptions.RayError as error:  # of each of the MAX_RETRIES
         raise ConfigError(
-            f"a task failed {MAX_RETRIES + 1} times because its process or node died"
-            f" ({type(error).__name__}), most likely because memory ran out; completed"
-            " work is kept: rerun the command on nodes with more memory per core"
+            f"Ray cannot run a task ({type(error).__name__}: {hub.first_line(error)});"
+            " completed work is kept: rerun the command, on nodes with more memory per"
+            " core if processes or nodes died"
         ) from None
-    except ray.exceptions.RayError as error:
-        raise ConfigError(f"Ray cannot run a task: {error}") from None
 
 
 # ------------------------------------------------------------------ worker processes

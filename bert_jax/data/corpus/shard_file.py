@@ -1,4 +1,4 @@
-"""Reads and verifies shard files.
+"""Reads, writes and verifies shard files.
 
 TFRecord has a checksum of every record. A corrupt file is read a second time, because
 the data may have been corrupted in transit, by the network or the machine's memory.
@@ -7,13 +7,15 @@ With config.data.word_segmented, the top bit of a stored id marks an ideograph t
 continues the word of the ideograph before it.
 """
 
-import hashlib
 import itertools
+import os
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax import storage
+from bert_jax import digests, storage
+from bert_jax.data.corpus import keyed
 from bert_jax.errors import CorruptError, MissingObjectError
 from bert_jax.lazy_tensorflow import tf
 
@@ -53,22 +55,44 @@ def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None
 
     Returns a description of the problem, or None.
     """
-    found, _ = storage.stat(path)
-    if found != num_bytes:
-        return f"{path} has {found} bytes, but the manifest lists {num_bytes}"
-    if sha256 is None or any(digest(path) == (num_bytes, sha256) for _ in range(2)):
+    size = storage.stat(path).num_bytes
+    if size != num_bytes:
+        return f"{path} has {size} bytes, but the manifest lists {num_bytes}"
+    if sha256 is None or any(digests.sha256(path) == sha256 for _ in range(2)):
         return None
     return f"{path} is corrupt: its sha256 is not the one in the manifest"
 
 
-def digest(path: str) -> tuple[int, str]:
-    """Returns the size and the SHA-256 of a file."""
-    sha256, num_bytes = hashlib.sha256(), 0
-    with storage.Reader(path) as file:
-        while data := file.read(2**20):
-            sha256.update(data)
-            num_bytes += len(data)
-    return num_bytes, sha256.hexdigest()
+def write(
+    path: str, documents: keyed.Documents, blocks: Sequence[np.ndarray]
+) -> tuple[int, str]:
+    """Writes a record per block; returns the size and the SHA-256 of the file.
+
+    A block has the indices of its documents in the documents.
+    """
+
+    def fill(tmp: str) -> tuple[int, str]:
+        with tf.io.TFRecordWriter(tmp) as file:
+            for block in blocks:
+                file.write(_to_record(keyed.select(documents, block)))
+        return os.path.getsize(tmp), digests.sha256(tmp)
+
+    return storage.write_with(path, fill)
+
+
+def _to_record(block: keyed.Documents) -> bytes:
+    arrays = {
+        "dtype": np.frombuffer(block.token_ids.dtype.name.encode(), np.uint8),
+        "token_ids": block.token_ids,
+        "sentence_lengths": block.sentence_lengths,
+        "document_lengths": block.records["num_sentences"],
+    }
+    feature = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[array.tobytes()]))
+        for name, array in arrays.items()
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=feature))
+    return example.SerializeToString(deterministic=True)
 
 
 def _read_blocks(path: str) -> Blocks:

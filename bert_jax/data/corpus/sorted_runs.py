@@ -1,7 +1,7 @@
 """Runs: files of encoded documents ordered by key, from which shards are written.
 
 A run does not depend on the number of shards. The file contains the length of its
-header (uint64), the header (JSON, see `save`), and three columns: a `segments.RECORD`
+header (uint64), the header (JSON, see `save`), and three columns: a `keyed.RECORD`
 for each document, sentence lengths (uint32) and token ids. A range of keys is therefore
 three contiguous reads. Each shard reads a piece of each run. This module runs in worker
 processes and must not import TensorFlow.
@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, segments
+from bert_jax.data.corpus import encoding, keyed
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
 
@@ -82,18 +82,18 @@ class RunFile:
         # Offsets of the columns, in bytes.
         self._records = 8 + length
         self._lengths = (
-            self._records + segments.RECORD.itemsize * (self.header["num_documents"])
+            self._records + keyed.RECORD.itemsize * (self.header["num_documents"])
         )
         self._tokens = self._lengths + 4 * self.header["num_sentences"]
 
     def records(self) -> np.ndarray:
         (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
-        return np.frombuffer(data, segments.RECORD)
+        return np.frombuffer(data, keyed.RECORD)
 
-    def read(self, start: np.ndarray, stop: np.ndarray) -> segments.Segment:
+    def read(self, start: np.ndarray, stop: np.ndarray) -> keyed.Documents:
         """Returns the documents between two rows of `positions`."""
         offsets = self._records, self._lengths, self._tokens
-        dtypes = segments.RECORD, np.dtype(np.uint32), self._id_dtype
+        dtypes = keyed.RECORD, np.dtype(np.uint32), self._id_dtype
         bounds = [
             (offset + int(first) * dtype.itemsize, offset + int(end) * dtype.itemsize)
             for offset, dtype, first, end in zip(
@@ -101,17 +101,17 @@ class RunFile:
             )
         ]
         columns = storage.read_ranges(self.path, bounds)
-        return segments.Segment(*map(np.frombuffer, columns, dtypes))
+        return keyed.Documents(*map(np.frombuffer, columns, dtypes))
 
 
 def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
     """Returns the positions of R key ranges in the columns of a run.
 
-    `inner_edges` is uint64[R - 1], see `segments.KeyRanges`. The result is
+    `inner_edges` is uint64[R - 1], see `keyed.KeyRanges`. The result is
     int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
     before each range; the last row has those of the whole run.
     """
-    inner = np.searchsorted(segments.key_numbers(records), inner_edges)
+    inner = np.searchsorted(keyed.key_numbers(records), inner_edges)
     rows = np.concatenate([[0], inner, [len(records)]])
     columns = [rows]
     for counts in (
@@ -143,23 +143,26 @@ class RunWriter:
             for document in batch.documents
             for entry in self._encoder(document, batch.source, counts)
         ]
-        segment = segments.from_entries(entries, self._id_dtype)
-        order, num_repeated = segments.distinct(segment.records)
+        documents = keyed.from_entries(entries, self._id_dtype)
+        order, num_repeated = keyed.distinct(documents.records)
         if len(order) < len(entries):
-            segment = segments.select(segment, order)
+            documents = keyed.select(documents, order)
         counts["repeated"] += num_repeated
-        save(self._directory, batch.name, segment, counts)
+        save(self._directory, batch.name, documents, counts)
         return batch.num_bytes
 
 
 def save(
-    directory: str, batch: str, segment: segments.Segment, counts: dict[str, int]
+    directory: str,
+    batch: str,
+    documents: keyed.Documents,
+    counts: dict[str, int],
 ) -> None:
     """Writes the run of a batch: documents ordered by key, without repeats."""
     names = ("num_documents", "num_sentences", "num_tokens")
-    header = dict(zip(names, map(len, segment), strict=True)) | {"counts": counts}
+    header = dict(zip(names, map(len, documents), strict=True)) | {"counts": counts}
     text = json.dumps(header).encode()
-    columns = [column.tobytes() for column in segment]
+    columns = [column.tobytes() for column in documents]
     data = b"".join([np.uint64(len(text)).tobytes(), text, *columns])
     storage.write(run_path(directory, batch), data)
 
@@ -216,8 +219,8 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
     for run in runs:
         counts.update(run.header["counts"])
     num_tokens = encoding.num_tokens(counts)
-    num_validation = segments.num_validation_shards(data, num_tokens, id_dtype)
-    files, edges = segments.key_ranges(data, num_validation)
+    num_validation = keyed.num_validation_shards(data, num_tokens, id_dtype)
+    files, edges = keyed.key_ranges(data, num_validation)
     bounds = np.empty((len(runs), len(files) + 1, 4), np.int64)  # 1 GB for 1 TB of text
 
     def fill(i: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, segments, workers
+from bert_jax.data.corpus import encoding, keyed, workers
 from bert_jax.data.sources import lines, sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -48,7 +48,7 @@ class Unit(NamedTuple):
 class Encoded(NamedTuple):
     """The encoded documents of a unit, held-out ones included."""
 
-    segment: segments.Segment  # sorted by key; a document may be repeated
+    documents: keyed.Documents  # sorted by key; a document may be repeated
     counts: lines.ReadCounts
 
 
@@ -64,47 +64,47 @@ class UnitEncoder:
         """Encodes a unit; raises ConfigError if it is larger than a shard may be."""
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
-        entries: list[segments.Entry] = []
+        entries: list[keyed.Entry] = []
         num_bytes = 0
         for document in sources.read(spec, self._data, counts, [unit[1:]]):
             for entry in self._encoder(document, unit.source, counts):
                 entries.append(entry)
                 num_bytes += len(entry.token_ids)
-            if num_bytes > segments.MAX_SHARD_BYTES:
-                limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
+            if num_bytes > keyed.MAX_SHARD_BYTES:
+                limit = f"{keyed.MAX_SHARD_BYTES / 2**20:,.0f} MB"
                 raise ConfigError(
                     f"{unit.path} has more than {limit} of token ids in a part that can"
                     " only be read as a whole, and readers keep it in memory; write it"
                     " as Parquet with smaller row groups or as uncompressed JSON Lines,"
                     " or set config.data.stream=False to prepare a corpus"
                 )
-        return Encoded(segments.from_entries(entries, self._dtype), counts)
+        return Encoded(keyed.from_entries(entries, self._dtype), counts)
 
 
 def arrange(
-    pieces: Sequence[segments.Segment], data: DataConfig
-) -> tuple[segments.Segment, segments.Segment, int]:
+    pieces: Sequence[keyed.Documents], data: DataConfig
+) -> tuple[keyed.Documents, keyed.Documents, int]:
     """Orders the documents of a shard by key, without repeats.
 
     Returns the documents to train on, the held-out documents, and the number of
     repeats.
     """
-    everything = segments.concatenate(list(pieces))
-    order, num_repeated = segments.distinct(everything.records)
-    keys = segments.key_numbers(everything.records)[order]
-    num_held_out = np.searchsorted(keys, np.uint64(segments.held_out_end(data)))
+    everything = keyed.concatenate(list(pieces))
+    order, num_repeated = keyed.distinct(everything.records)
+    keys = keyed.key_numbers(everything.records)[order]
+    num_held_out = np.searchsorted(keys, np.uint64(keyed.held_out_end(data)))
     return (
-        segments.select(everything, order[num_held_out:]),
-        segments.select(everything, order[:num_held_out]),
+        keyed.select(everything, order[num_held_out:]),
+        keyed.select(everything, order[:num_held_out]),
         num_repeated,
     )
 
 
-def digest(segment: segments.Segment) -> str:
+def digest(documents: keyed.Documents) -> str:
     """Returns the SHA-256 of the token ids and of all lengths."""
-    sha256 = hashlib.sha256(segment.token_ids.tobytes())
-    sha256.update(segment.sentence_lengths.astype("<u4").tobytes())
-    sha256.update(segment.records["num_sentences"].astype("<u4").tobytes())
+    sha256 = hashlib.sha256(documents.token_ids.tobytes())
+    sha256.update(documents.sentence_lengths.astype("<u4").tobytes())
+    sha256.update(documents.records["num_sentences"].astype("<u4").tobytes())
     return sha256.hexdigest()
 
 
@@ -202,8 +202,8 @@ class TextStream:
         units = self.index.units[shard]
         encoded = self._encode(units)
         bad = [message for each in encoded for message in each.counts.messages]
-        segment, _, _ = arrange([each.segment for each in encoded], self._data)
-        if bad or digest(segment) != sha256:
+        documents, _, _ = arrange([each.documents for each in encoded], self._data)
+        if bad or digest(documents) != sha256:
             paths = sorted({unit.path for unit in units})
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
             raise CorruptError(
@@ -214,9 +214,9 @@ class TextStream:
                 " directory for a new index"
             )
         found = (
-            segment.token_ids,
-            segment.sentence_lengths,
-            segment.records["num_sentences"],
+            documents.token_ids,
+            documents.sentence_lengths,
+            documents.records["num_sentences"],
         )
         if self._kept is not None:
             self._kept[shard] = found

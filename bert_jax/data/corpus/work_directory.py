@@ -95,19 +95,19 @@ def stage(
     name: str,
     settings: dict[str, Any],
     *,
+    compatible: dict[str, Any] | None = None,
     on_reset: Callable[[], None] = lambda: None,
-    is_compatible: Callable[[dict[str, Any]], bool] = lambda before: False,
 ) -> str:
     """Returns the directory of a stage, emptied if its settings have changed.
 
-    `on_reset` is called before it is emptied. `is_compatible` is called with other
-    settings, and returns whether their content can be reused.
+    Content for `compatible`, other settings, is kept. `on_reset` is called before the
+    directory is emptied.
     """
     path = os.path.join(directory, name)
-    settings = json.loads(json.dumps(settings))
+    settings, compatible = json.loads(json.dumps([settings, compatible]))
     before = _read_json(os.path.join(path, _SETTINGS), path)
     if before != settings:
-        if before is None or not is_compatible(before):
+        if before is None or before != compatible:
             on_reset()
             if storage.exists(path):
                 storage.remove_directory(path)
@@ -125,21 +125,12 @@ def has_work(corpus_dir: str, scratch: str) -> bool:
     )
 
 
-def is_unfinished(corpus_dir: str) -> bool:
-    """Returns whether a directory contains a corpus that `prepare` has not finished."""
-    if corpus.exists(corpus_dir):
-        return False
-    has_mark = storage.exists(os.path.join(shared(corpus_dir), MARK))
-    return has_mark or bool(corpus.shard_files(corpus_dir))
-
-
 def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     """Removes the work directories of a finished corpus, if they exist."""
     unfinished, scratch = shared(corpus_dir), _scratch_path(corpus_dir, scratch_dir)
     with contextlib.suppress(OSError, ConfigError, StorageError):
         if scratch != unfinished and _is_own(scratch, corpus_dir):
             shutil.rmtree(scratch)
-    with contextlib.suppress(OSError, ConfigError, StorageError):
         if not os.path.islink(unfinished):
             storage.remove_directory(unfinished)
 
@@ -188,13 +179,10 @@ def _identity(corpus_dir: str) -> str:
 
 def _is_own(private: str, corpus_dir: str) -> bool:
     """Returns whether a private directory is there and may be removed."""
-    try:
-        if storage.why_not_private(private):
-            return False
-    except FileNotFoundError:
+    if not os.path.lexists(private) or storage.why_not_private(private):
         return False
-    mark = _read_json(os.path.join(private, MARK), private)
-    return mark is not None and mark.get("corpus") == _identity(corpus_dir)
+    mark = _read_json(os.path.join(private, MARK), private) or {}
+    return mark.get("corpus") == _identity(corpus_dir)
 
 
 def _mark(directory: str, corpus_dir: str) -> None:

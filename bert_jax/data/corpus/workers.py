@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import itertools
 import multiprocessing
-import multiprocessing.context
 import os
 import signal
 import sys
@@ -71,11 +70,12 @@ class Pool(concurrent.futures.ProcessPoolExecutor):
         self, num_workers: int, make: Callable[..., Callable], args: tuple[Any, ...]
     ):
         """Creates a pool, of which each process first calls make(*args)."""
-        super().__init__(num_workers, _LightContext(), _start_worker, (make, args))
+        context = multiprocessing.get_context("spawn")
+        super().__init__(num_workers, context, _start_worker, (make, args))
 
     def run(self, item: Any) -> "concurrent.futures.Future[Any]":
         """Calls the task that `make` has returned with an item, in a process."""
-        with _no_interrupt():  # this starts the processes
+        with _starting_processes():
             return self.submit(_run_task, item)
 
 
@@ -104,42 +104,24 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class _LightProcess(multiprocessing.context.SpawnProcess):
-    """A spawned process that does not import the parent's __main__.
-
-    Spawned processes import __main__ for tasks defined in it. Here it may be `train`,
-    which imports JAX: this would take seconds and hundreds of megabytes.
-    """
-
-    def start(self) -> None:
-        with _no_main():
-            super().start()
-
-
-class _LightContext(multiprocessing.context.SpawnContext):
-    Process = _LightProcess  # type: ignore[assignment]
+_starting = threading.Lock()
 
 
 @contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Blocks SIGINT while processes are started.
+def _starting_processes() -> Iterator[None]:
+    """Blocks SIGINT and empties __main__ while processes may be started.
 
     The processes inherit the blocked signal, so Ctrl-C does not interrupt their imports
-    either. Only this process handles it, and ends the others.
+    either. Only this process handles it, and ends the others. Spawned processes import
+    __main__ for tasks defined in it. Here it may be `train`, which imports JAX: this
+    would take seconds and hundreds of megabytes.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """Replaces __main__ with an empty module."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _starting:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)

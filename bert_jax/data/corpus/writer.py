@@ -10,7 +10,7 @@ import json
 import math
 import os
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +20,15 @@ from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
     corpus,
     encoding,
+    keyed,
     row_counts,
-    segments,
     shard_file,
     sorted_runs,
     streamed,
 )
-from bert_jax.data.sources import sources
+from bert_jax.data.sources.kind import Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.lazy_tensorflow import tf
 from bert_jax.storage import lease
 
 # The number of tokens after which a record ends, with the document that reaches it.
@@ -59,61 +58,45 @@ def read_written(path: str) -> WrittenShard:
     return WrittenShard(shard and corpus.Shard(**shard), **values)
 
 
-class ShardTask(NamedTuple):
-    """A task for a worker: to write one shard from a piece of each run."""
+def write_planned(
+    runs: list[sorted_runs.RunFile], settings: str, task: tuple[str, np.ndarray, str]
+) -> None:
+    """Writes one shard from a piece of each run, then its result file.
 
-    path: str
-    # int64[R, 2, 4], start and end of the piece of each run, see
-    # `sorted_runs.positions`.
-    pieces: np.ndarray
-    result: str  # path of the result file, which marks the shard as finished
-
-
-class ShardWriter:
-    """Writes shards from pieces of runs."""
-
-    def __init__(self, runs: list[sorted_runs.RunFile], settings: str):
-        self._runs, self._settings = runs, settings
-
-    def __call__(self, task: ShardTask) -> None:
-        """Writes a shard, then its result file."""
-        with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-            pieces = list(
-                pool.map(
-                    sorted_runs.RunFile.read,
-                    self._runs,
-                    task.pieces[:, 0],
-                    task.pieces[:, 1],
-                )
-            )
-        written = write_shard(task.path, pieces)
-        written = dataclasses.replace(written, settings=self._settings)
-        storage.write(task.result, written.to_json().encode())
+    Args:
+      settings: see `WrittenShard`.
+      task: the path of the shard; int64[R, 2, 4], start and end of the piece of each
+        run, see `sorted_runs.positions`; and the path of the result file, which marks
+        the shard as finished.
+    """
+    path, bounds, result = task
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        read = sorted_runs.RunFile.read
+        pieces = list(pool.map(read, runs, bounds[:, 0], bounds[:, 1]))
+    written = dataclasses.replace(write_shard(path, pieces), settings=settings)
+    storage.write(result, written.to_json().encode())
 
 
-def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
+def write_shard(path: str, pieces: list[keyed.Documents]) -> WrittenShard:
     """Writes one shard, with its documents ordered by key and without repeats.
 
     The file depends on the documents only, not on their distribution over pieces. No
     file is written if there are no documents.
     """
-    everything = segments.concatenate(pieces)
-    order, num_repeated = segments.distinct(everything.records)
+    everything = keyed.concatenate(pieces)
+    order, num_repeated = keyed.distinct(everything.records)
     if not len(order):
         return WrittenShard(None, [], 0, 0)
-
-    def fill(tmp: str) -> tuple[int, str]:
-        with tf.io.TFRecordWriter(tmp) as file:
-            for block in segments.blocks(everything.records, order, BLOCK_TOKENS):
-                file.write(_to_record(segments.select(everything, block)))
-        return shard_file.digest(tmp)
-
-    num_bytes, sha256 = storage.write_with(path, fill)
-    records = everything.records[order]
-    sentences = segments.ranges(everything.records["num_sentences"], order)
-    lengths = everything.sentence_lengths[sentences]
-    file = os.path.basename(path)
-    return describe(file, records, lengths, num_repeated, num_bytes, sha256)
+    blocks = list(keyed.blocks(everything.records, order, BLOCK_TOKENS))
+    size_and_digest = shard_file.write(path, everything, blocks)
+    sentences = keyed.ranges(everything.records["num_sentences"], order)
+    return describe(
+        os.path.basename(path),
+        everything.records[order],
+        everything.sentence_lengths[sentences],
+        num_repeated,
+        *size_and_digest,
+    )
 
 
 def describe(
@@ -144,8 +127,8 @@ def describe(
 
 def check_size(path: str, num_bytes: int) -> None:
     """Raises ConfigError if there are more token ids than a shard may have."""
-    if num_bytes > segments.MAX_SHARD_BYTES:
-        factor = num_bytes / segments.MAX_SHARD_BYTES
+    if num_bytes > keyed.MAX_SHARD_BYTES:
+        factor = num_bytes / keyed.MAX_SHARD_BYTES
         remedy = (
             "lower config.data.validation_fraction"
             if os.path.basename(path).startswith("validation")
@@ -153,28 +136,9 @@ def check_size(path: str, num_bytes: int) -> None:
         )
         raise ConfigError(
             f"{path} would contain {num_bytes / 2**20:,.0f} MB of token ids, more than"
-            f" {segments.MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole"
+            f" {keyed.MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole"
             f" shard in memory; {remedy}"
         )
-
-
-def _to_record(block: segments.Segment) -> bytes:
-    features = {
-        "dtype": np.frombuffer(block.token_ids.dtype.name.encode(), np.uint8),
-        "token_ids": block.token_ids,
-        "sentence_lengths": block.sentence_lengths,
-        "document_lengths": block.records["num_sentences"],
-    }
-    return tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                name: tf.train.Feature(
-                    bytes_list=tf.train.BytesList(value=[array.tobytes()])
-                )
-                for name, array in features.items()
-            }
-        )
-    ).SerializeToString(deterministic=True)
 
 
 def finish(
@@ -183,16 +147,16 @@ def finish(
     trained_on: dict[str, Any] | None,
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
-    found: tuple[sources.Source, ...],
+    inputs: tuple[Source, ...],
     index: streamed.Index | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
     Args:
-      trained_on: amount of text, see `training.train`; None for a vocabulary file.
+      trained_on: amount of text, see `vocabulary.train`; None for a vocabulary file.
       counts: `encoding.COUNTS`, "repeated", and those of tokens, reading and cleaning.
       written: results by file name; shards without documents may be missing.
-      found: the sources, whose commits on the Hugging Face Hub are recorded.
+      inputs: the sources, whose commits on the Hugging Face Hub are recorded.
       index: files and units of the training shards, if these are streamed.
     """
     results = written.values()
@@ -201,6 +165,15 @@ def finish(
         for name, result in written.items()
     }
     check_enough(config, counts, sizes)
+    # A name with more digits belongs to a later shard of the split.
+    in_order = sorted(written, key=lambda name: (len(name), name))
+    splits = {}
+    for split in corpus.SPLITS:
+        of_split = [written[name] for name in in_order if name.startswith(split)]
+        splits[split] = corpus.to_columns(
+            [x.shard for x in of_split if x.shard],
+            [x.counts for x in of_split if x.shard],
+        )
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
         "sha256": "",  # set below, from all other entries
@@ -218,37 +191,18 @@ def finish(
             if encoding.TOKENS not in name
         },
         "unknown_share": encoding.unknown_shares(counts, len(config.data.sources)),
-        "splits": {
-            split: corpus.to_columns(
-                [x.shard for x in of_split if x.shard], [x.counts for x in of_split]
-            )
-            for split, of_split in _by_split(written).items()
-        },
+        "splits": splits,
     }
     if index is not None:
         manifest["stream"] = index.to_json()
     directory = config.data.corpus_dir
     tokenizer.save(directory)
-    if commits := {x.spec: x.commit for x in found if x.commit}:
+    if commits := {x.kind.spec: x.commit for x in inputs if x.commit}:
         manifest["hub_commits"] = commits
     manifest["sha256"] = corpus.manifest_digest(manifest)
     text = corpus.manifest_text(manifest) + "\n"
     lease.confirm_all()
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
-
-
-def _by_split(written: dict[str, WrittenShard]) -> dict[str, list[WrittenShard]]:
-    """Returns the shards with documents of each split, in order."""
-    found: dict[str, list[WrittenShard]] = {split: [] for split in corpus.SPLITS}
-    # A name with more digits belongs to a later shard of the split.
-    for name in sorted(written, key=lambda name: (len(name), name)):
-        if written[name].shard is not None:
-            found[_split(name)].append(written[name])
-    return found
-
-
-def _split(name: str) -> str:
-    return name.partition("-")[0]
 
 
 def check_enough(
@@ -263,58 +217,43 @@ def check_enough(
         of each shard by file name; empty shards may be missing. If they include
         repeated documents, the check may pass with too few documents.
     """
-    specs = ", ".join(config.data.sources)
+    data, specs = config.data, ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
-    num_shards = config.data.num_shards
-    train = [size for name, size in sizes.items() if _split(name) == "train"]
+    train = [sizes[name] for name in sizes if name.startswith("train")]
     num_train = sum(num_documents - num_copies for num_documents, num_copies in train)
-    if config.data.next_sentence:
-        _check_pairs(specs, kept, counts["of_one_sentence"], num_train)
-    needed = 2 if config.data.next_sentence else 1
-    poor = num_shards - sum(num_documents >= needed for num_documents, _ in train)
-    if poor:
-        reason = (
-            f"fewer than 2 of the {num_train} training documents, but a random next"
-            " sentence comes from another document of the same shard"
-            if config.data.next_sentence
-            else f"none of the {num_train} training documents"
-        )
-        raise ConfigError(
-            f"config.data.num_shards={num_shards} leaves {poor} shard(s) with {reason};"
-            f" {_fewer_shards(config.data.num_streams, num_train)}"
-        )
-    fraction = config.data.validation_fraction
-    if fraction and not any(sizes[n][0] for n in sizes if _split(n) == "validation"):
-        raise ConfigError(
-            f"config.data.validation_fraction={fraction} holds out none of {kept}"
-            " documents; raise it, for example to"
-            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 to train"
-            " without held-out evaluation"
-        )
-
-
-def _fewer_shards(num_streams: int, num_train: int) -> str:
-    num_shards = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
-    return (
-        f"set config.data.num_shards={num_shards} and"
-        f" config.data.num_streams={math.gcd(num_shards, num_streams)}"
-    )
-
-
-def _check_pairs(specs: str, kept: int, of_one_sentence: int, num_train: int) -> None:
+    # A random next sentence comes from another document of the same shard.
+    needed = 2 if data.next_sentence else 1
+    poor = data.num_shards - sum(size >= needed for size, _ in train)
+    held_out = sum(sizes[n][0] for n in sizes if n.startswith("validation"))
     # google-research/bert#125: if a blank line follows every sentence, each one is a
     # document, and every next sentence is a random one.
-    if of_one_sentence > 0.9 * kept:
+    if data.next_sentence and counts["of_one_sentence"] > 0.9 * kept:
         raise ConfigError(
             f"config.data.sources ({specs}) contain {kept} document(s),"
-            f" {of_one_sentence} of one sentence, so there is no next sentence to"
-            " predict; blank lines separate documents: remove those between the"
-            " sentences of a document, or write files:GLOB if each file is a document"
+            f" {counts['of_one_sentence']} of one sentence, so there is no next"
+            " sentence to predict; blank lines separate documents: remove those between"
+            " the sentences of a document, or write files:GLOB if each file is a"
+            " document"
         )
-    if num_train < 2:
+    if num_train < needed:
         raise ConfigError(
             f"config.data.sources ({specs}) contain {num_train} training document(s),"
-            " but a random next sentence comes from another document, so at least 2 are"
-            " needed; separate documents by blank lines or headings, put each into its"
-            " own file and write files:GLOB, or set config.data.next_sentence=False"
+            f" but at least {needed} are needed; separate documents by blank lines or"
+            " headings, put each into its own file and write files:GLOB, or set"
+            " config.data.next_sentence=False"
+        )
+    if poor:
+        most = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
+        raise ConfigError(
+            f"config.data.num_shards={data.num_shards} leaves {poor} shard(s) with"
+            f" fewer than {needed} document(s), of {num_train} to train on; set"
+            f" config.data.num_shards={most} and config.data.num_streams="
+            f"{math.gcd(most, data.num_streams)}"
+        )
+    if data.validation_fraction and not held_out:
+        more = min(0.5, max(2 * data.validation_fraction, 5 / kept))
+        raise ConfigError(
+            f"config.data.validation_fraction={data.validation_fraction} holds out none"
+            f" of {kept} documents; raise it, for example to {more:.2g}, or set it to 0"
+            " to train without held-out evaluation"
         )

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import sentences
-from bert_jax.data.sources.kind import DatasetSource, Document, Found, assemble
-from bert_jax.errors import ConfigError
+from bert_jax.data.sources.kind import DatasetSource, Document, Source, assemble
 
 # Requirements of bert_jax whose docstrings contain much prose.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
@@ -32,25 +31,17 @@ class Embedded(DatasetSource):
     name = "embedded"
     form = "embedded:"
 
-    def __init__(self, spec: str):
-        super().__init__(spec)
-        if self.argument:
-            raise ConfigError(
-                f"config.data.sources has {spec!r}, but embedded: takes no argument;"
-                " write embedded:"
-            )
-
-    def find(self, record: str | None) -> Found:
+    def find(self, record: str | None) -> Source:
         installed = importlib.metadata.packages_distributions()
         names = {name for p in PACKAGES for name in installed.get(p, [])}
         versions = (f"{x} {importlib.metadata.version(x)}" for x in sorted(names))
-        return Found((), (sys.version, *versions))
+        return Source(self, version=(sys.version, *versions))
 
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
-        for _, found in _all_documents():
-            stream = iter((*found, None))
+        for _, document in _all_documents():
+            stream = iter((*document, None))
             yield from assemble(stream, data_config, counts, is_split=True)
 
 
@@ -67,8 +58,8 @@ def documents() -> Iterator[tuple[str, list[str]]]:
         yield f"topic {topic}", _prose(text)
     roots = [stdlib]
     for package in PACKAGES:
-        found = importlib.util.find_spec(package)
-        roots += [Path(p) for p in ((found and found.submodule_search_locations) or [])]
+        if installed := importlib.util.find_spec(package):
+            roots += map(Path, installed.submodule_search_locations or [])
     for root in roots:
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).parts

@@ -9,15 +9,14 @@ SPLIT.parquet, SPLIT-*.parquet or SPLIT/*.parquet, in data/ or CONFIG/ or neithe
 default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
 """
 
-import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_jax import hub, storage
-from bert_jax.data.sources.kind import Found, with_sizes
+from bert_jax.data.sources.kind import Source, with_sizes
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.errors import ConfigError
 
@@ -42,7 +41,7 @@ class HubDataset(Parquet):
     name = "hf"
     form = "hf:OWNER/NAME[/CONFIG][:SPLIT][#column]"
 
-    def find(self, record: str | None) -> Found:
+    def find(self, record: str | None) -> Source:
         paths, commit = find(self.pattern, record)
         files = with_sizes(paths)
         if len(files) < len(paths):
@@ -51,7 +50,7 @@ class HubDataset(Parquet):
                 f"{_KEY}: {self.spec} lacks {len(paths) - len(files)} of its"
                 f" {len(paths)} files, such as {missing}; download the dataset again"
             )
-        return Found(files, commit=commit)
+        return Source(self, files, commit=commit)
 
 
 class Dataset(NamedTuple):
@@ -200,18 +199,24 @@ Splits = dict[str, set[str]]  # the names of the files of each split
 
 def _declared(dataset: Dataset) -> Splits:
     """Returns the files of a config that README.md declares; {} if it has none."""
-    if _CARD not in dataset.names:
-        return {}
+    import yaml
+
     path = f"{dataset.root}/{_CARD}"
-    with _raise_errors(path):
-        configs, defaults = _configs(path)
-    if not configs:
-        return {}
     result: Splits = {}
-    name = _config(dataset, sorted(configs), defaults)
-    with _raise_errors(f"{path} (config {name!r})"):
-        for split, matches in _patterns(configs[name]):
-            result.setdefault(split, set()).update(filter(matches, dataset.names))
+    try:
+        configs, defaults = _configs(path) if _CARD in dataset.names else ({}, [])
+        if configs:
+            name = _config(dataset, sorted(configs), defaults)
+            for split, pattern in _patterns(configs[name]):
+                matching = filter(pattern.match, dataset.names)
+                result.setdefault(split, set()).update(matching)
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"{path} has metadata that is not YAML, or data_files without a split or a"
+            " path; correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
+        ) from None
     return result
 
 
@@ -219,32 +224,17 @@ def _configs(path: str) -> tuple[dict[str, Any], list[str]]:
     """Returns the data_files of each config of a README.md, and the default names."""
     from huggingface_hub import DatasetCard
 
-    found, defaults = {}, ["default"]
+    configs, defaults = {}, ["default"]
     card = DatasetCard(storage.read(path).decode(errors="replace"))
     for config in card.data.to_dict().get("configs") or []:
         if "data_files" in config:
             name = config.get("config_name", "default")
-            found[name] = config["data_files"]
+            configs[name] = config["data_files"]
             defaults[:0] = [name] if config.get("default") else []
-    return found, defaults
+    return configs, defaults
 
 
-@contextlib.contextmanager
-def _raise_errors(what: str) -> Iterator[None]:
-    import yaml
-
-    try:
-        yield
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"{what} has metadata that is not YAML, or data_files without a split or a"
-            " path; correct it, or that of a downloaded copy, which hf:DIRECTORY reads"
-        ) from None
-
-
-def _patterns(files: Any) -> Iterator[tuple[str, Callable[[str], Any]]]:
+def _patterns(files: Any) -> Iterator[tuple[str, re.Pattern[str]]]:
     from fsspec.utils import glob_translate  # of huggingface_hub
 
     if isinstance(files, dict):
@@ -255,7 +245,7 @@ def _patterns(files: Any) -> Iterator[tuple[str, Callable[[str], Any]]]:
         by_split = [(item["split"], item["path"]) for item in files]
     for split, paths in by_split:
         for pattern in [paths] if isinstance(paths, str) else paths:
-            yield str(split), re.compile(glob_translate(pattern)).match
+            yield str(split), re.compile(glob_translate(pattern))
 
 
 def _by_layout(dataset: Dataset) -> Splits:
@@ -285,16 +275,13 @@ def _config_and_split(name: str) -> tuple[str, str]:
 
 def _config(dataset: Dataset, names: list[str], preferred: list[str]) -> str:
     """Returns the config that the spec names, a preferred one, or the only one."""
-    if dataset.config:
-        if dataset.config in names:
-            return dataset.config
-        problem = f"has no config {dataset.config!r}"
-    else:
-        found = [name for name in preferred if name in names] or names
-        if len(found) == 1 or found[0] in preferred:
-            return found[0]
-        problem = "has several configs"
-    if not names:
-        raise dataset.error(f"{problem}, because it has no configs; name none")
+    named = dataset.config
+    for name in [named] if named else preferred:
+        if name in names:
+            return name
+    if not named and len(names) == 1:
+        return names[0]
+    problem = f"has no config {named!r}" if named else "has several configs"
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    raise dataset.error(f"{problem}; name one of: {listed}")
+    remedy = f"one of: {listed}" if names else "none, because it has no configs"
+    raise dataset.error(f"{problem}; name {remedy}")

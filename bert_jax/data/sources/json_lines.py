@@ -1,14 +1,17 @@
-"""Reads documents from a field of JSON Lines files."""
+"""Reads documents from JSON Lines, and from the output of WikiExtractor."""
 
 import collections
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
+from xml.sax import saxutils
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, lines
 from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # The maximum ratio of the length of a JSON line to the length of its text: escapes and
@@ -41,8 +44,8 @@ class JsonLines(FileSource):
             yield start, file.num_bytes * (i + 1) // number
 
     def stream(self, path, part, data_config, counts):
-        for where, found in objects(path, data_config, counts, part):
-            yield from text_of(found, self.field, where, counts).splitlines()
+        for where, row in objects(path, data_config, counts, part):
+            yield from text_of(row, self.field, where, counts).splitlines()
             yield None
 
 
@@ -65,36 +68,34 @@ def objects(
         elif line.strip():
             where = lines.where(path, number, part[0])
             try:
-                found = parse(line, where)
+                yield where, parse(line, where)
             except ConfigError as error:
                 lines.reject(counts, error)
-            else:
-                yield where, found
 
 
 def parse(line: str, where: str) -> dict[str, Any]:
     """Returns the object of a line; NaN, which is no JSON but written, becomes None."""
     try:
-        found = json.loads(line, parse_constant=lambda _: None)
-        problem = f"is {type(found).__name__}, not an object"
+        value = json.loads(line, parse_constant=lambda _: None)
+        if isinstance(value, dict):
+            return value
+        problem = f"is {type(value).__name__}, not an object"
     except json.JSONDecodeError as error:
-        found, problem = None, f"is not JSON ({error.msg} at column {error.colno})"
+        problem = f"is not JSON ({error.msg} at column {error.colno})"
     except RecursionError:
-        found, problem = None, "is nested too deeply"
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"{where} {problem}; write one JSON object on each line, without a list"
-            " around them"
-        )
-    return found
+        problem = "is nested too deeply"
+    raise ConfigError(
+        f"{where} {problem}; write one JSON object on each line, without a list around"
+        " them"
+    )
 
 
 def text_of(
-    found: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
+    row: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
 ) -> str:
     """Returns the text at a dotted path, "" if it is null or after `lines.reject`."""
-    value: Any = found
-    for name in (field,) if field in found else field.split("."):
+    value: Any = row
+    for name in (field,) if field in row else field.split("."):
         if not isinstance(value, dict) or name not in value:
             names = ", ".join(value) if isinstance(value, dict) else "no fields"
             problem = f"no field {field!r} (instead of {name!r} it has: {names})"
@@ -103,12 +104,66 @@ def text_of(
     else:
         if value is None or isinstance(value, str):
             return lines.whole_characters(value or "")
-        names = ", ".join(found)
-        kind = type(value).__name__
+        kind, names = type(value).__name__, ", ".join(row)
         problem = f"{kind} in the field {field!r}, not text (fields: {names})"
-    error = (
+    error = ConfigError(
         f"{where} has {problem}; name a field of text in config.data.sources as #field"
         " or #outer.inner"
     )
-    lines.reject(counts, ConfigError(error))
+    lines.reject(counts, error)
     return ""
+
+
+# -------------------------------------------------------------------- WikiExtractor
+
+_DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
+
+
+class WikiExtractor(FileSource):
+    """Files written by WikiExtractor; a document is an article without its title."""
+
+    name = "wikiextractor"
+    form = "wikiextractor:GLOB"
+
+    def stream(self, path, part, data_config, counts):
+        # The file is read twice; the first pass finds the format and is not counted.
+        source_lines = lines.plain_lines(path, data_config, collections.Counter())
+        first = next((line for line in source_lines if line.strip()), "")
+        if first.lstrip().startswith("{"):
+            stream = _json_stream(path, data_config, counts)
+        else:
+            source_lines = lines.plain_lines(path, data_config, counts)
+            stream = _element_stream(source_lines, path, self.pattern)
+        for line in stream:  # with the HTML entities that it writes by default
+            yield line and saxutils.unescape(line, {"&quot;": '"'})
+
+
+def _json_stream(
+    path: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Stream:
+    for where, article in objects(path, data_config, counts, lines.WHOLE):
+        text_lines = text_of(article, "text", where, counts).splitlines()
+        # Only some versions of WikiExtractor repeat the title on the first line.
+        yield from text_lines[article.get("title") in text_lines[:1] :]
+        yield None
+
+
+def _element_stream(source_lines: Iterator[str], path: str, pattern: str) -> Stream:
+    """Yields the lines between <doc ...> and </doc>, without the title."""
+    is_inside = has_documents = is_title = has_text = False
+    for line in source_lines:
+        has_text = has_text or bool(line.strip())
+        if line.startswith("<doc") and _DOC_START.match(line):
+            is_inside = has_documents = is_title = True
+        elif line.strip() == "</doc>":
+            is_inside = False
+            yield None
+        elif is_inside and not is_title:
+            yield line
+        elif is_inside and line.strip():  # the first line repeats the title
+            is_title = False
+    if has_text and not has_documents:
+        raise ConfigError(
+            f"{path} has no <doc ...> line, so it is not WikiExtractor output;"
+            f" for plain text, write text:{pattern}"
+        )

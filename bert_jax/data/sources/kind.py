@@ -1,6 +1,6 @@
 """The interface of a kind of source: finding files, reading them, dividing them.
 
-A new kind is a class in a module of its own, and an entry of `sources.KINDS`.
+A new kind is a class, and an entry of `sources.KINDS`.
 """
 
 import abc
@@ -49,12 +49,34 @@ class InputFile(NamedTuple):
         return self.num_bytes * (COMPRESSED_RATIO if is_compressed else 1)
 
 
-class Found(NamedTuple):
-    """The files or the version that identify the text of a source."""
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An item of config.data.sources, with the files or version of its text."""
 
-    files: tuple[InputFile, ...]  # sorted by path; empty for a dataset
+    kind: "DatasetSource | FileSource"
+    files: tuple[InputFile, ...] = ()  # sorted by path; empty for a dataset
     version: tuple[str, ...] = ()  # of a dataset, if it is known
     commit: str | None = None  # of a dataset on the Hugging Face Hub
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Returns the estimated size of the text in bytes; None if it is unknown."""
+        if self.kind.is_download:
+            return None
+        return sum(file.text_bytes for file in self.files)
+
+    @property
+    def is_remote(self) -> bool:
+        return self.kind.is_download or any(
+            storage.is_remote(file.path) for file in self.files[:1]
+        )
+
+    def no_text(self) -> ConfigError:
+        """Returns the error if the documents contain no text."""
+        names = ", ".join(file.path for file in self.files[:3])
+        names += ", ..." * (len(self.files) > 3)
+        files = f": 0 documents in {len(self.files)} file(s), {names}" if names else ""
+        return ConfigError(f"config.data.sources: no text in {self.kind.spec!r}{files}")
 
 
 class SourceKind(abc.ABC):
@@ -71,7 +93,7 @@ class SourceKind(abc.ABC):
         self.argument = spec.removeprefix(f"{self.name}:")
 
     @abc.abstractmethod
-    def find(self, record: str | None) -> Found:
+    def find(self, record: str | None) -> Source:
         """Finds the files; raises ConfigError if there are none.
 
         `record` is the file of the commits of datasets on the Hub, see
@@ -105,7 +127,7 @@ class FileSource(SourceKind):
             self.pattern, _, self.field = self.argument.partition("#")
         self.format = self.name + self.argument.removeprefix(self.pattern)
 
-    def find(self, record: str | None) -> Found:
+    def find(self, record: str | None) -> Source:
         path = storage.parse_path("config.data.sources", self.pattern)
         matches = sorted(storage.glob(path))
         files = with_sizes(matches)
@@ -120,7 +142,7 @@ class FileSource(SourceKind):
                 f"config.data.sources: no file matches {self.pattern!r}"
                 f" (current directory: {os.getcwd()})"
             )
-        return Found(files)
+        return Source(self, files)
 
     def read(
         self,
@@ -165,22 +187,22 @@ def assemble(
     """
     if not is_split:
         stream = unwrap.unwrapped(stream, counts)
-    found: list[str] = []
+    document: list[str] = []
     size = 0
     for line in stream:
         if line is None:
-            yield Document(tuple(found), is_split)
-            found, size = [], 0
+            yield Document(tuple(document), is_split)
+            document, size = [], 0
         elif line and not line.isspace():
             num_bytes = lines.num_bytes(line) + 1
-            if found and size + num_bytes > data_config.max_document_bytes:
+            if document and size + num_bytes > data_config.max_document_bytes:
                 counts["documents_cut"] += 1
-                yield Document(tuple(found), is_split)
-                found, size = [], 0
-            found.append(line)
+                yield Document(tuple(document), is_split)
+                document, size = [], 0
+            document.append(line)
             size += num_bytes
-    if found:
-        yield Document(tuple(found), is_split)
+    if document:
+        yield Document(tuple(document), is_split)
 
 
 def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
@@ -208,15 +230,3 @@ def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") ->
         f"config.data.sources: {where} has {problem}; append one to the source, as in"
         f" #column: {', '.join(texts) or 'there is none'}"
     )
-
-
-def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields (start, stop) of ranges of items: one item, or at most max_bytes."""
-    start, num_bytes = 0, 0
-    for i, size in enumerate(sizes):
-        if i > start and num_bytes + size > max_bytes:
-            yield start, i
-            start, num_bytes = i, 0
-        num_bytes += size
-    if sizes:
-        yield start, len(sizes)

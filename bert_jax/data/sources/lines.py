@@ -218,17 +218,14 @@ def _decoded(
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
     )
-    is_first = not first_byte
-    for chunk in chunks:
-        if is_first:
-            problem = formats.problem(chunk, name)
-            if problem and invalid_utf8 == "skip":
+    for number, chunk in enumerate(chunks):
+        if not number and not first_byte:
+            if problem := formats.problem(chunk, name):
+                if invalid_utf8 != "skip":
+                    raise ConfigError(f"{name} is {problem}")
                 counts["files_skipped"] += 1
                 return
-            if problem:
-                raise ConfigError(f"{name} is {problem}")
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
-            is_first = False
         yield decoder.decode(chunk)  # type: ignore[arg-type]
     yield decoder.decode(b"", final=True)  # type: ignore[arg-type]
 
@@ -237,12 +234,17 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
     try:
         with storage.Reader(path) as raw, formats.decompressed(raw, path) as file:
             yield from _lines_starting_in(part, file)
-    except OSError as error:
-        if error.strerror:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.strerror:
             raise unreadable(path, error) from None
-        raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, error) from None
+        # From gzip, bz2, lzma or pyarrow.
+        is_truncated = isinstance(error, EOFError) or "Truncated" in str(error)
+        problem = (
+            "is truncated: its compressed data ends early"
+            if is_truncated
+            else f"is corrupt, or not compressed as its name says ({error})"
+        )
+        raise ConfigError(f"{path} {problem}; copy the file again") from None
 
 
 def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
@@ -286,30 +288,17 @@ def unreadable(path: str, error: OSError) -> ConfigError:
     )
 
 
-def _damaged(path: str, error: Exception) -> ConfigError:
-    if isinstance(error, EOFError) or "Truncated" in str(error):
-        problem = "is truncated: its compressed data ends early"
-    else:
-        problem = f"is corrupt, or not compressed as its name says ({error})"
-    return ConfigError(f"{path} {problem}; copy the file again")
-
-
 def _describe(text: str, where: str) -> str:
     """Describes the first invalid byte of a line, and a probable remedy."""
     data = text.encode("utf-8", "surrogateescape")
     start = len(_INVALID_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
-    if formats.BINARY.search(data):
-        advice = "it is a binary file; remove it from the source"
+    advice = "check that it is a text file"
     # An invalid byte between ASCII characters, in a line that was ASCII before it.
-    elif before.isascii() and after[:1].isascii():
+    if before.isascii() and after[:1].isascii():
         path = where.partition(":")[0]
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
         advice = f"it looks like {encoding}; {formats.conversion(path, encoding)}"
-    elif byte >= 0xC2 and len(after) < 3:
-        advice = "the last character is truncated; complete it"
-    else:
-        advice = "check that it is a text file"
     return (
         f"{where} is not UTF-8 (0x{byte:02x} at byte {start + 1} of the line); {advice}"
     )

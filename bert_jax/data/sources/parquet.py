@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.kind import FileSource, InputFile, choose_text, ranges
+from bert_jax.data.sources.kind import FileSource, InputFile, choose_text
 from bert_jax.errors import ConfigError
 
 # Rows decoded at a time: few enough that long documents fit into memory.
@@ -36,11 +36,15 @@ class Parquet(FileSource):
             schema, metadata = opened.schema, opened.metadata
             paths = [schema.column(i).path for i in range(metadata.num_columns)]
             index = paths.index(".".join(names))
-            sizes = [
-                metadata.row_group(i).column(index).total_uncompressed_size
-                for i in range(metadata.num_row_groups)
-            ]
-        yield from ranges(sizes, max_bytes)
+            start = num_bytes = 0
+            for i in range(metadata.num_row_groups):
+                size = metadata.row_group(i).column(index).total_uncompressed_size
+                if i > start and num_bytes + size > max_bytes:
+                    yield start, i
+                    start, num_bytes = i, 0
+                num_bytes += size
+        if metadata.num_row_groups:
+            yield start, metadata.num_row_groups
 
     def stream(self, path, part, data_config, counts):
         for number, data in _values(path, self.field, part):

@@ -15,22 +15,17 @@ corpus/encoding.py cleans the documents and splits them into sentences.
 """
 
 import collections
-import dataclasses
-import os
-import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
 from bert_jax.data.sources.embedded import Embedded
 from bert_jax.data.sources.hub_datasets import HubDataset
-from bert_jax.data.sources.json_lines import JsonLines
-from bert_jax.data.sources.kind import DatasetSource, Document, FileSource, InputFile
+from bert_jax.data.sources.json_lines import JsonLines, WikiExtractor
+from bert_jax.data.sources.kind import DatasetSource, Document, FileSource, Source
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.sources.plain import Files, Text
 from bert_jax.data.sources.tfds import TensorFlowDataset
-from bert_jax.data.sources.wikiextractor import WikiExtractor
 from bert_jax.errors import ConfigError
 
 _CLASSES = (
@@ -44,68 +39,26 @@ def parse(spec: str) -> DatasetSource | FileSource:
     """Returns the source of a spec."""
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
-    if kind is None or not colon or not (argument or kind.form == f"{name}:"):
+    if kind is None or not colon or bool(argument) == kind.form.endswith(":"):
         forms = ", ".join(each.form for each in KINDS.values())
+        is_path = spec and not colon and not kind
+        hint = f"; for files, write text:{spec}, and hf:{spec} for a dataset of the Hub"
         raise ConfigError(
-            f"config.data.sources has {spec!r}; a source is one of {forms}{_hint(spec)}"
+            f"config.data.sources has {spec!r}; a source is one of {forms}"
+            f"{hint if is_path else ''}"
         )
     return kind(spec)
 
 
-def _hint(spec: str) -> str:
-    """Returns the end of the error for a spec that may be a path or a dataset."""
-    if not spec or ":" in spec or spec in KINDS:
-        return ""
-    if os.path.isdir(spec):
-        return f"; for these files, write text:{spec.rstrip('/')}/**/*.txt"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and not os.path.exists(spec):
-        return f"; for a dataset on the Hub, write hf:{spec}"
-    return f"; for files, write text:{spec}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """An item of config.data.sources and its files; see `kind.Found`."""
-
-    spec: str
-    files: tuple[InputFile, ...]
-    version: tuple[str, ...] = ()
-    commit: str | None = None
-
-    @property
-    def kind(self) -> DatasetSource | FileSource:
-        return parse(self.spec)
-
-    @property
-    def text_bytes(self) -> int | None:
-        """Returns the estimated size of the text in bytes; None if it is unknown."""
-        if self.kind.is_download:
-            return None
-        return sum(file.text_bytes for file in self.files)
-
-    @property
-    def is_remote(self) -> bool:
-        paths = (file.path for file in self.files[:1])
-        return self.kind.is_download or any(map(storage.is_remote, paths))
-
-
 def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
     """Finds the files of each source, see `SourceKind.find`."""
-    return tuple(Source(spec, *parse(spec).find(record)) for spec in specs)
+    return tuple(parse(spec).find(record) for spec in specs)
 
 
-def total_bytes(found: tuple[Source, ...]) -> int | None:
+def total_bytes(sources: tuple[Source, ...]) -> int | None:
     """Returns the estimated size of all text in bytes; None if a size is unknown."""
-    sizes = [source.text_bytes for source in found]
+    sizes = [source.text_bytes for source in sources]
     return None if None in sizes else sum(filter(None, sizes))
-
-
-def no_text(source: Source) -> ConfigError:
-    """Returns the error for a source whose documents contain no text."""
-    paths = [file.path for file in source.files]
-    names = ", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
-    files = f": 0 documents in {len(paths)} file(s), {names}" if paths else ""
-    return ConfigError(f"config.data.sources: no text in {source.spec!r}{files}")
 
 
 def read(
@@ -127,11 +80,12 @@ def read(
       files: the files to read and the parts of them; None reads all of the source.
     """
     for document in _read(parse(spec), data_config, counts, files):
-        if data_config.invalid_utf8 == "skip":
-            if not all(map(lines.is_utf8, document.lines)):
-                counts["documents_not_utf8"] += 1
-                continue
-        yield document
+        if data_config.invalid_utf8 == "skip" and not all(
+            map(lines.is_utf8, document.lines)
+        ):
+            counts["documents_not_utf8"] += 1
+        else:
+            yield document
 
 
 def _read(

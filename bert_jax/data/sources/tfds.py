@@ -14,7 +14,7 @@ from bert_jax.data.sources import lines
 from bert_jax.data.sources.kind import (
     DatasetSource,
     Document,
-    Found,
+    Source,
     assemble,
     choose_text,
 )
@@ -45,9 +45,9 @@ class TensorFlowDataset(DatasetSource):
                 f"{_KEY} has {spec!r}, which names no dataset; write {self.form}"
             )
 
-    def find(self, record: str | None) -> Found:
+    def find(self, record: str | None) -> Source:
         """Returns no version: only one in the spec shows that a dataset has changed."""
-        return Found(())
+        return Source(self)
 
     def prepare(self) -> None:
         prepare(builder(self._name, _KEY), _KEY)
@@ -55,10 +55,10 @@ class TensorFlowDataset(DatasetSource):
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
     ) -> Iterator[Document]:
-        found = builder(self._name, _KEY)
-        texts = list(_text_features(found.info.features or {}))
+        opened = builder(self._name, _KEY)
+        texts = list(_text_features(opened.info.features or {}))
         path = choose_text(texts, self._field, self._name).split(".")
-        examples = dataset(found, self._split, _KEY)
+        examples = dataset(opened, self._split, _KEY)
 
         def stream() -> Stream:
             for number, example in enumerate(examples.as_numpy_iterator(), start=1):
@@ -153,16 +153,10 @@ def prepare(builder: Any, key: str) -> None:
         builder.download_and_prepare()
     except Exception as error:  # from code of the dataset, the network or the disk
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        # Either the built-in ConnectionError or the one of requests.
-        if type(error).__name__ == "ConnectionError":
-            if host := re.search(r"host='([^']+)'", reason):
-                reason = f"no connection to {host[1]}"
-            reason += (
-                "; without a network, use local files, or copy"
-                f" {builder.data_path} from a machine that has prepared it"
-            )
         raise ConfigError(
-            f"{key}: TensorFlow Datasets cannot prepare {_name(builder)!r}: {reason}"
+            f"{key}: TensorFlow Datasets cannot prepare {_name(builder)!r}: {reason};"
+            f" without a network, use local files, or copy {builder.data_path} from a"
+            " machine that has prepared it"
         ) from error
 
 

@@ -1,16 +1,12 @@
-"""SentencePiece tokenizers, unigram and BPE: training, reading, encoding.
+"""SentencePiece tokenizers, unigram and BPE: reading, encoding, conversion.
 
 BERT's special tokens are control pieces of the model, which text never becomes.
 
 Source: Kudo and Richardson 2018; google/sentencepiece.
 """
 
-import collections
 import dataclasses
-import io
 import math
-import re
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,22 +16,14 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.config import TokenizerConfig, TokenizerKind
-from bert_jax.data.tokenizers import alphabet, base
-from bert_jax.data.tokenizers.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers import base
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
 from bert_jax.errors import ConfigError
 
-# On one core, the unigram trainer takes 3 s per megabyte, the BPE trainer 0.3 s.
-TRAINING_BYTES = 32 * 2**20
-# The trainer itself selects characters up to this share of the text, the smallest that
-# it accepts. `alphabet` selects the others.
-MIN_COVERAGE = 0.98
 # The library allocates tables as large as the longest piece. Trained pieces have up to
 # 16 characters.
 MAX_PIECE_CHARS = 1000
 WORD_MARK = "\u2581"  # the first character of a piece that starts a word
-# Sums of multiples of this unit are exact in float32 up to 65,536. Ties between pieces
-# are therefore resolved by their order, here and in `tokenizers`, and not by rounding.
-SCORE_UNIT = 1 / 256
 
 _pb2: Any = sentencepiece_model_pb2  # its classes are created at run time
 ModelProto = _pb2.ModelProto
@@ -77,9 +65,9 @@ class SentencePiece(base.Tokenizer):
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.
 
-        For models trained by `train` the ids are identical. In other unigram models
-        scores are not multiples of SCORE_UNIT, so ties between pieces (in runs of
-        dashes) may be resolved differently.
+        For models of training.py the ids are identical. In other unigram models scores
+        are not multiples of its SCORE_UNIT, so ties between pieces (in runs of dashes)
+        may be resolved differently.
         """
         model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
@@ -239,85 +227,3 @@ def _add_special_tokens(model: Any) -> None:
     for token in SPECIAL_TOKENS:
         if token not in present:
             model.pieces.add(piece=token, score=0.0, type=_Piece.CONTROL)
-
-
-def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePiece:
-    """Trains a model of exactly config.vocab_size pieces, special tokens first.
-
-    Training is deterministic: the same text gives the same bytes. The documents, each a
-    list of sentences, are kept in memory.
-    """
-    sample = list(documents)
-    # NFKC normalization with normalized white space; "cf" also folds case.
-    rule = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
-    counts = _count_characters(sample, rule)
-    required = alphabet.choose(counts, config.vocab_size, lambda _: 1)
-    written = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(
-                sentence for document in sample for sentence in document
-            ),
-            model_writer=written,
-            model_type=config.kind.removeprefix("sentencepiece_"),
-            vocab_size=config.vocab_size,
-            normalization_rule_name=rule,
-            required_chars="".join(required),
-            character_coverage=MIN_COVERAGE,
-            max_sentence_length=TRAINING_BYTES,  # the default skips those over 4 kB
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece=PAD,
-            unk_piece=UNK,
-            control_symbols=[CLS, SEP, MASK],
-            num_threads=1,  # the order of summation depends on the number of threads
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise _training_error(str(error), config.vocab_size) from None
-    model = ModelProto.FromString(written.getvalue())
-    for piece in model.pieces:
-        piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
-    content = model.SerializeToString(deterministic=True)
-    return read(content, config, "the trained model")
-
-
-def _count_characters(sample: list[list[str]], rule: str) -> collections.Counter[str]:
-    """Counts the characters of the normalized text, without white space."""
-    raw: collections.Counter[str] = collections.Counter()
-    for document in sample:
-        for sentence in document:
-            raw.update(sentence)
-    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=rule)
-    counts: collections.Counter[str] = collections.Counter()
-    for character, count in raw.items():
-        for normalized in normalizer.normalize(character):
-            # sentencepiece 0.2.2 normalizes to spaces, 0.2.3 to word marks.
-            if not normalized.isspace() and normalized != WORD_MARK:
-                counts[normalized] += count
-    return counts
-
-
-def _training_error(message: str, vocab_size: int) -> Exception:
-    """Returns the exception for an error message of the trainer."""
-    key = f"config.tokenizer.vocab_size={vocab_size}"
-    if most := re.search(r"too high .* value <= (\d+)", message):
-        return ConfigError(
-            f"{key} exceeds the number of pieces in the text; set it to {most[1]} or"
-            " less"
-        )
-    if least := re.search(r"required_chars. \d+ vs (\d+)", message):
-        return ConfigError(
-            f"{key} has no room for the {least[1]} special tokens and characters of"
-            f" the text; set it to {2 * int(least[1])}, for example"
-        )
-    # From sentencepiece 0.2.2, from 0.2.3 and from both.
-    signs = ("required_chars_.empty()", "all_chars_count", "sentences_.empty()")
-    if any(sign in message for sign in signs):
-        return ConfigError(
-            "config.data.sources: no text to train a SentencePiece model on; check that"
-            " the sources contain text"
-        )
-    return RuntimeError(message)

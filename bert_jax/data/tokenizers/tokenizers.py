@@ -1,11 +1,9 @@
-"""Trains, loads and reads tokenizers of any config.tokenizer.kind.
+"""Loads and reads tokenizers of any config.tokenizer.kind.
 
 Every kind is a `base.Tokenizer`, so callers do not depend on the kind.
 """
 
 import os
-import types
-from collections.abc import Iterable
 
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
@@ -24,19 +22,6 @@ from bert_jax.errors import ConfigError, CorruptError
 # A larger share of pieces with capitals or accents is not due to a few odd or added
 # ones: the released cased vocabularies have 30% or more, the uncased ones none.
 MAX_LOST_SHARE = 0.01
-
-
-def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
-    """Trains a tokenizer of config.vocab_size pieces.
-
-    Each document is a list of sentences; together they have at most `training_bytes`.
-    """
-    return _trainer(config).train(documents, config)
-
-
-def training_bytes(config: TokenizerConfig) -> int:
-    """Returns the maximum size of the text to train on, in bytes."""
-    return _trainer(config).TRAINING_BYTES
 
 
 def load(config: TokenizerConfig) -> Tokenizer:
@@ -106,22 +91,12 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
 
 def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
     """Parses the content of a tokenizer file; `path` names it in error messages."""
-    return _module(config).read(content, config, path)
+    if config.kind == "wordpiece":
+        return wordpiece.read(content, config, path)
+    return sentencepiece.read(content, config, path)
 
 
 def path_in(directory: str, config: TokenizerConfig) -> str:
     is_wordpiece = config.kind == "wordpiece"
-    kind = wordpiece.WordPiece if is_wordpiece else sentencepiece.SentencePiece
+    kind = WordPiece if is_wordpiece else sentencepiece.SentencePiece
     return os.path.join(directory, kind.FILE)
-
-
-def _module(config: TokenizerConfig) -> types.ModuleType:
-    return wordpiece if config.kind == "wordpiece" else sentencepiece
-
-
-def _trainer(config: TokenizerConfig) -> types.ModuleType:
-    if config.kind != "wordpiece":
-        return sentencepiece
-    from bert_jax.data.tokenizers import wordpiece_training
-
-    return wordpiece_training

@@ -25,6 +25,7 @@ ROWS = 4  # of a step
 NUM_WARPS = 8
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def add_and_gelu(
     x_BTF: jax.Array, bias_F: jax.Array, interpret: bool = False
 ) -> jax.Array:
@@ -34,15 +35,10 @@ def add_and_gelu(
       x_BTF: bfloat16; T is a multiple of gpu.MIN_LENGTH, F of COLUMNS on each device.
       bias_F: float32.
     """
-    return _add_and_gelu(interpret, x_BTF, bias_F)
+    return _add_and_gelu_forward(x_BTF, bias_F, interpret)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _add_and_gelu(interpret: bool, x_BTF: jax.Array, bias_F: jax.Array) -> jax.Array:
-    return _add_and_gelu_forward(interpret, x_BTF, bias_F)[0]
-
-
-def _add_and_gelu_forward(interpret, x_BTF, bias_F):
+def _add_and_gelu_forward(x_BTF, bias_F, interpret):
     del interpret
     sum_BTF = x_BTF + bias_F.astype(x_BTF.dtype)[None, None]
     return jax.nn.gelu(sum_BTF, approximate=True), sum_BTF
@@ -75,7 +71,7 @@ def _add_and_gelu_backward(interpret, sum_BTF, gradient_BTF):
     return dx_BTF, jnp.sum(sums_NF, axis=0)
 
 
-_add_and_gelu.defvjp(_add_and_gelu_forward, _add_and_gelu_backward)
+add_and_gelu.defvjp(_add_and_gelu_forward, _add_and_gelu_backward)
 
 
 def _gelu_backward(sum_ref, gradient_ref, dx_ref, sums_ref):

@@ -22,12 +22,12 @@ from bert_jax.data.corpus import (
     build,
     corpus,
     input_groups,
-    segments,
+    keyed,
     sorted_runs,
 )
 from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from tests import fake_hub
 from tests.conftest import slow
@@ -594,7 +594,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
     config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
-        patch.setattr(segments, "MAX_SHARD_BYTES", 1000)
+        patch.setattr(keyed, "MAX_SHARD_BYTES", 1000)
         check_fails(
             config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
         )
@@ -605,7 +605,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     config, documents = source
     one = places(build.prepare(elsewhere(config, "one"), 1))
-    monkeypatch.setattr(segments, "VALIDATION_BYTES", 300)
+    monkeypatch.setattr(keyed, "VALIDATION_BYTES", 300)
     found = build.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
@@ -654,7 +654,7 @@ def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     def trained(*_):
         raise AssertionError("a vocabulary was trained")
 
-    monkeypatch.setattr(tokenizers, "train", trained)
+    monkeypatch.setattr(training, "train", trained)
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
@@ -680,7 +680,7 @@ MEASURE = """
 import json, multiprocessing, re, sys
 from bert_jax import config
 from bert_jax.data.corpus import build, workers
-from bert_jax.data.tokenizers import wordpiece_training
+from bert_jax.data.tokenizers import training
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
@@ -695,7 +695,7 @@ def watched(*args, **kwargs):
 
 workers.run = watched
 build.RUN_BYTES = build.SMALL_BYTES = 2**20
-wordpiece_training.TRAINING_BYTES = 2**22
+training.TRAINING_BYTES["wordpiece"] = 2**22
 build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """

@@ -267,5 +267,7 @@ def test_without_next_sentence_a_document_is_enough(tmp_path):
     with pytest.raises(ConfigError, match="next_sentence=True, but .* one document"):
         corpus.read(make_config(tmp_path, **alone))
     few = make_config(tmp_path, next_sentence=False, corpus_dir=str(tmp_path / "few"))
-    with pytest.raises(ConfigError, match="num_shards=2 leaves 1 .* none of the 1 "):
+    with pytest.raises(
+        ConfigError, match="num_shards=2 leaves 1 .* 1 document.s., of 1 "
+    ):
         write(few, [["w1 w2 w3"]])

@@ -7,7 +7,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, segments, shard_file
+from bert_jax.data.corpus import encoding, keyed, shard_file
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
 from tests.conftest import make_config as model_config
@@ -67,7 +67,7 @@ def test_the_source_weight_is_the_mean_number_of_copies(weighted, weight):
 
 def is_held_out(entries):
     """The held-out share of `weighted` is 0.2."""
-    return any(segments.number(entry.key) < 0.2 * 2**64 for entry in entries)
+    return any(keyed.number(entry.key) < 0.2 * 2**64 for entry in entries)
 
 
 def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
@@ -83,7 +83,7 @@ def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
 
 def test_copies_are_distinct_and_spread_over_all_shards(weighted):
     config = weighted(4.0)
-    ranges = segments.key_ranges(config.data, 1)
+    ranges = keyed.key_ranges(config.data, 1)
     encoded, _ = encode(config, make_documents(600))
     train = [entries for entries in encoded if not is_held_out(entries)]
     keys = {entry.key for entries in train for entry in entries}

@@ -108,7 +108,7 @@ def test_too_large_a_shard_is_an_error_before_it_is_read_to_the_end(
         return encode(self, unit)
 
     monkeypatch.setattr(index.streamed.UnitEncoder, "__call__", noted)
-    monkeypatch.setattr(index.segments, "MAX_SHARD_BYTES", shard.num_bytes // 4)
+    monkeypatch.setattr(index.keyed, "MAX_SHARD_BYTES", shard.num_bytes // 4)
     with pytest.raises(ConfigError, match=f"{shard.file} would contain") as caught:
         make(elsewhere(config))
     assert len(encoded) < len(made.stream.index.units[shard.file]) / 2

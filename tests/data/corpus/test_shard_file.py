@@ -1,14 +1,16 @@
 """Tests of bert_jax.data.corpus.shard_file."""
 
+import os
 import pathlib
 
 import numpy as np
 import pytest
 
-from bert_jax import storage
-from bert_jax.data.corpus import shard_file
+from bert_jax import digests, storage
+from bert_jax.data.corpus import keyed, shard_file
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.lazy_tensorflow import tf
+from tests.data.corpus.test_keyed import entries
 
 
 def block(tokens):
@@ -56,7 +58,7 @@ def test_read_concatenates_the_records(shard):
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_bad_record_is_detected(shard, number):
     path, offsets = shard
-    num_bytes, sha256 = shard_file.digest(path)
+    num_bytes, sha256 = os.path.getsize(path), digests.sha256(path)
     flip(path, offsets[number] + 20)
     with pytest.raises(CorruptError, match=f"{path} is corrupt .a record has a wr"):
         shard_file.read(path)
@@ -89,3 +91,13 @@ def test_errors_of_a_bucket_are_not_corrupt_shards(shard, bucket):
     assert not isinstance(caught.value, CorruptError)
     with pytest.raises(CorruptError, match="^gs://b/none is missing"):
         shard_file.read("gs://b/none")
+
+
+def test_a_write_to_a_bucket_is_repeated_after_a_transient_error(tmp_path, bucket):
+    segment = keyed.from_entries(entries(30), np.dtype(np.uint16))
+    blocks = [np.arange(12), np.arange(12, 30)]
+    expected = shard_file.write(str(tmp_path / "shard"), segment, blocks)
+    bucket.faults = {"^(POST|PUT) /upload": [503]}
+    assert shard_file.write("gs://b/shard", segment, blocks) == expected
+    assert not bucket.faults["^(POST|PUT) /upload"]
+    assert storage.read("gs://b/shard") == (tmp_path / "shard").read_bytes()

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, segments, sorted_runs
+from bert_jax.data.corpus import encoding, keyed, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
 from tests.corpora import make_config, make_documents, raw, shard_of
-from tests.data.corpus.test_segments import to_entries
+from tests.data.corpus.test_keyed import to_entries
 
 
 def cut(documents, max_bytes=100, counts=None):
@@ -85,7 +85,7 @@ def test_the_header_has_the_counts_of_the_documents(run):
 
 def test_a_piece_holds_the_documents_of_a_key_range(run):
     config, entries, found = run
-    ranges = segments.key_ranges(config.data, 2)
+    ranges = keyed.key_ranges(config.data, 2)
     by_shard = collections.defaultdict(list)
     for entry in entries:
         by_shard[shard_of(ranges, entry.key)].append(entry)

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.corpus import build, corpus, segments, streamed
+from bert_jax.data.corpus import build, corpus, keyed, streamed
 from bert_jax.errors import ConfigError, CorruptError
 from tests import fake_hub
 from tests.conftest import slow
@@ -211,7 +211,7 @@ def test_a_change_that_sizes_do_not_show_is_found(source, second, replace, word)
 
 
 def test_a_text_too_large_for_memory_is_an_error(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 2000)
+    monkeypatch.setattr(keyed, "MAX_SHARD_BYTES", 2000)
     many = source.data.sources[:1]
     config = elsewhere(source, "many", sources=many)
     fails(config, "train-0000", "multiply config.data.num_shards by at least", do=make)

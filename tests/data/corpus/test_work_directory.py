@@ -59,27 +59,15 @@ def test_content_for_the_same_settings_is_reused(corpus_dir):
 
 
 def test_content_that_fits_other_settings_is_kept(corpus_dir):
-    def stage(work, key, fits):
-        work_directory.stage(work, "runs", {"key": key}, is_compatible=fits)
+    def stage(work, key, compatible=None):
+        work_directory.stage(work, "runs", {"key": key}, compatible=compatible)
         return own_files(work)
 
     leave(corpus_dir, {"key": 1}, "run-0")
     with work_directory.opened(corpus_dir) as work:
-        assert stage(work, 2, lambda before: before == {"key": 1}) == ["run-0"]
-        assert stage(work, 2, lambda before: False) == ["run-0"]
-        assert stage(work, 3, lambda before: before == {"key": 1}) == []
-
-
-def test_a_corpus_is_unfinished_from_its_first_file_to_its_manifest(corpus_dir):
-    assert not work_directory.is_unfinished(corpus_dir)
-    leave(corpus_dir, {"key": 1}, "run-000000")
-    assert work_directory.is_unfinished(corpus_dir)
-    work_directory.remove(corpus_dir)
-    assert not work_directory.is_unfinished(corpus_dir)
-    touch(corpus_dir, SHARD)
-    assert work_directory.is_unfinished(corpus_dir)
-    touch(corpus_dir, "manifest.json")
-    assert not work_directory.is_unfinished(corpus_dir)
+        assert stage(work, 2, {"key": 1}) == ["run-0"]
+        assert stage(work, 2) == ["run-0"]
+        assert stage(work, 3, {"key": 1}) == []
 
 
 def test_shards_of_other_work_are_not_touched(corpus_dir):

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, segments, shard_file, writer
+from bert_jax.data.corpus import encoding, keyed, shard_file, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests.corpora import (
@@ -67,7 +67,7 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
     by_key = sorted({entry.key: entry for entry in entries}.values())
     for num_segments in (1, 2, 7, 70):
         pieces = [
-            segments.from_entries(entries[i::num_segments], dtype)
+            keyed.from_entries(entries[i::num_segments], dtype)
             for i in range(num_segments)
         ]
         path = tmp_path / f"{num_segments}"
@@ -120,7 +120,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(shard_file, "digest", fail)
+    monkeypatch.setattr(shard_file.digests, "sha256", fail)
     with pytest.raises(OSError, match="no space left"):
         write(one_shard(tmp_path), make_documents(60))
     assert os.listdir(tmp_path / "corpus") == []
@@ -167,8 +167,8 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
     config = one_shard(tmp_path, num_shards=num_shards)
     documents = [["w1 w2", f"w{i}", "w3"] for i in range(count)]
     message = (
-        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 of the"
-        rf" {count} training documents.*num_shards=1 and config.data.num_streams=1"
+        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 document"
+        rf".*, of {count} to.*num_shards=1 and config.data.num_streams=1"
     )
     check_fails(config, documents, message)
 

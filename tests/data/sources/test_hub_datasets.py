@@ -215,7 +215,9 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
         names(tmp_path / "1", "", several)
     with pytest.raises(ConfigError, match="has no Parquet file; .* use jsonl: or text"):
         names(tmp_path / "2", "", ["train.csv"])
-    with pytest.raises(ConfigError, match="no config 'x', because it has no configs"):
+    with pytest.raises(
+        ConfigError, match="no config 'x'; name none, because it has no"
+    ):
         names(tmp_path / "3", "/x", ["train.parquet"])
     with pytest.raises(ConfigError, match="metadata that is not YAML"):
         names(tmp_path / "4", "", ["train.parquet"], b"---\n{: :\n---\n")
@@ -235,8 +237,7 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
 def test_incomplete_metadata_is_an_error_if_its_config_is_read(tmp_path, data_files):
     card = b"---\nconfigs:\n- config_name: en\n  data_files: %s\n" % data_files
     card += b"- config_name: de\n  data_files: train.parquet\n---\n"
-    where = f"{tmp_path}/README.md (config 'en')"
-    message = f"{where} has metadata that is not YAML, or data_files"
+    message = f"{tmp_path}/README.md has metadata that is not YAML, or data_files"
     with pytest.raises(ConfigError, match=re.escape(message)):
         names(tmp_path, "/en", ["train.parquet"], card)
     assert names(tmp_path, "/de", ["train.parquet"], card)

@@ -424,7 +424,7 @@ def test_no_text_names_the_files(tmp_path, kind, content):
     (found,) = sources.find((spec,))
     for name in "abcd":  # what was found is named, even if it is gone
         (tmp_path / name).unlink()
-    assert str(sources.no_text(found)).endswith(expected)
+    assert str(found.no_text()).endswith(expected)
 
 
 def test_num_bytes_of_a_document_is_its_size_in_utf8():
@@ -538,19 +538,12 @@ def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "hint"),
     [
-        ("books", "; for these files, write text:books/**/*.txt"),
-        ("books/*.txt", "; for files, write text:books/*.txt"),
-        ("books/a.txt", "; for files, write text:books/a.txt"),
-        ("owner/dataset", "; for a dataset on the Hub, write hf:owner/dataset"),
+        ("books/*.txt", "; for files, write text:books/*.txt, and hf:books/*.txt for"),
+        ("owner/dataset", "write text:owner/dataset, and hf:owner/dataset for"),
         ("web:x", "[#field]"),
     ],
 )
-def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(
-    spec, hint, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books/a.txt").write_text("One.")
+def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(spec, hint):
     with pytest.raises(ConfigError) as error:
         sources.parse(spec)
-    assert str(error.value).endswith(hint)
+    assert hint in str(error.value)

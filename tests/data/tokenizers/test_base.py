@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.sources import embedded
-from bert_jax.data.tokenizers import tokenizers, wordpiece
+from bert_jax.data.tokenizers import training, wordpiece
 from tests.conftest import make_config
 
 HARD = [
@@ -30,7 +30,7 @@ def documents():
 @pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)
 def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
     config = make_config(tokenizer__kind=kind, tokenizer__vocab_size=1000).tokenizer
-    tokenizer = tokenizers.train(documents, config)
+    tokenizer = training.train(documents, config)
     locate, encode = tokenizer.locator(), tokenizer.encoder()
     texts = HARD + [" ".join(sentences) for sentences in documents]
     exact = total = 0

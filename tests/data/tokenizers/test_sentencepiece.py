@@ -9,10 +9,10 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import base
+from bert_jax.data.tokenizers import base, training
 from bert_jax.data.tokenizers import sentencepiece as sentencepiece_lib
 from bert_jax.errors import ConfigError
-from tests.data.tokenizers.test_alphabet import chinese
+from tests.data.tokenizers.test_training import chinese
 
 SPECIAL = list(base.SPECIAL_TOKENS)
 KINDS = ["sentencepiece_unigram", "sentencepiece_bpe"]
@@ -50,7 +50,7 @@ LINES = [
 
 @pytest.fixture(scope="module", params=KINDS)
 def tokenizer(request):
-    return sentencepiece_lib.train(documents(), make_config(request.param))
+    return training.train(documents(), make_config(request.param))
 
 
 def encode(tokenizer, text):
@@ -90,7 +90,7 @@ def test_ids_of_each_sentence(tokenizer):
 
 def test_lowercase_is_part_of_the_model(tokenizer):
     assert encode(tokenizer, "CAF\u00c9 ABC") == encode(tokenizer, "caf\u00e9 abc")
-    kept = sentencepiece_lib.train(
+    kept = training.train(
         documents(), make_config(KINDS[0], lowercase=False, vocab_size=150)
     )
     assert not kept.lowercase
@@ -124,7 +124,7 @@ def test_exported_pipeline_gives_the_same_ids(tokenizer):
 
 def test_scores_add_up_exactly():
     """Exact sums are why ties between pieces do not depend on rounding."""
-    tokenizer = sentencepiece_lib.train(documents(), make_config(KINDS[0]))
+    tokenizer = training.train(documents(), make_config(KINDS[0]))
     model = model_pb2.ModelProto.FromString(tokenizer.model)
     scores = np.array([piece.score for piece in model.pieces])
     assert scores.min() > -32 and np.array_equal(scores * 256, np.rint(scores * 256))
@@ -226,9 +226,9 @@ def test_a_model_that_marks_the_ends_of_words_is_an_error():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_twice_gives_the_same_bytes(kind, tokenizer):
-    first = sentencepiece_lib.train(documents(), make_config(kind))
+    first = training.train(documents(), make_config(kind))
     assert len(first.vocab) == 120
-    assert sentencepiece_lib.train(documents(), make_config(kind)).model == first.model
+    assert training.train(documents(), make_config(kind)).model == first.model
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -239,13 +239,13 @@ def test_training_twice_gives_the_same_bytes(kind, tokenizer):
 def test_a_size_that_does_not_fit_the_text(kind, size, message):
     config = make_config(kind, vocab_size=size)
     with pytest.raises(ConfigError, match=f"vocab_size={size} .*{message}"):
-        sentencepiece_lib.train([["ab cd ef gh, ij."], ["kl mn op"]], config)
+        training.train([["ab cd ef gh, ij."], ["kl mn op"]], config)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_characters_than_there_is_room_for(kind):
     text = chinese(50_000)
-    model = sentencepiece_lib.train([text], make_config(kind, vocab_size=2900))
+    model = training.train([text], make_config(kind, vocab_size=2900))
     assert len(model.vocab) == 2900
     ids = np.concatenate(model.encoder()(text))
     assert 0.001 < np.mean(ids == model.id("[UNK]")) < 0.03
@@ -254,7 +254,7 @@ def test_more_characters_than_there_is_room_for(kind):
 def test_characters_are_counted_as_the_model_normalizes_them():
     """Full-width letters, ligatures and capitals do not get pieces."""
     text = ["\uff21\uff22 \ufb01 ABC \u3000\u33a1"] * 50
-    vocab = sentencepiece_lib.train([text], make_config(KINDS[1], vocab_size=17)).vocab
+    vocab = training.train([text], make_config(KINDS[1], vocab_size=17)).vocab
     assert {"a", "b", "c", "f", "i", "m", "2"} <= set(vocab)
     assert not any(c in "".join(vocab[5:]) for c in "\uff21\ufb01A\u33a1\u3000 ")
 
@@ -262,7 +262,7 @@ def test_characters_are_counted_as_the_model_normalizes_them():
 @pytest.mark.parametrize("nothing", [[], [[]], [[""], [" "]]])
 def test_training_without_text_is_an_error(nothing):
     with pytest.raises(ConfigError, match="no text to train"):
-        sentencepiece_lib.train(nothing, make_config(KINDS[0]))
+        training.train(nothing, make_config(KINDS[0]))
 
 
 @pytest.mark.parametrize(

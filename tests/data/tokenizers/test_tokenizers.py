@@ -10,10 +10,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import (
-    tokenizers,
-    wordpiece,
-)
+from bert_jax.data.tokenizers import tokenizers, training, wordpiece
 from bert_jax.errors import ConfigError
 
 KINDS = config_lib.TOKENIZER_KINDS
@@ -33,7 +30,7 @@ def documents():
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request):
     config = make_config(request.param)
-    return config, tokenizers.train(documents(), config)
+    return config, training.train(documents(), config)
 
 
 def test_train_follows_the_config(trained):

@@ -1,200 +1,201 @@
-"""Tests of bert_jax.data.tokenizers.training."""
+"""Tests of bert_jax.data.tokenizers.training: characters, and WordPiece.
+
+test_sentencepiece.py has those of SentencePiece.
+"""
 
 import collections
-import gzip
-import json
+import random
+import tracemalloc
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
-from bert_jax.data.sources import sources
-from bert_jax.data.tokenizers import tokenizers, training, wordpiece_training
-from bert_jax.data.tokenizers.training import Sampled
+from bert_jax.data.tokenizers import training, wordpiece
 from bert_jax.errors import ConfigError
-from tests.corpora import changed, make_config, make_documents, write_source
+from tests.data.tokenizers.test_wordpiece import SPECIAL, encode, make_config
 
-KB = 1000
-
-
-@pytest.fixture(autouse=True)
-def short_excerpts(monkeypatch):
-    monkeypatch.setattr(training, "EXCERPT_BYTES", KB)
-    monkeypatch.setattr(training, "PARQUET_EXCERPT_BYTES", KB)
+IDEOGRAPHS = [chr(0x4E00 + i) for i in range(3000)]
+SYLLABLES = [chr(0xAC00 + i) for i in range(2000)]
 
 
-# ---------------------------------------------------------------------- the sample
+def chinese(num_characters, characters=IDEOGRAPHS):
+    """Returns sentences in which the i-th character has a weight of 1 / (i + 20)."""
+    weights = [1 / (i + 20) for i in range(len(characters))]
+    drawn = random.Random(0).choices(characters, weights, k=num_characters)
+    return ["".join(drawn[i : i + 30]) for i in range(0, num_characters, 30)]
 
 
-@pytest.fixture
-def sample(tmp_path):
-    """Returns a function that returns the sampled lines and `Sampled` per source."""
-
-    def sample(max_bytes, *specs):
-        data = {"max_line_bytes": 2**14, "max_document_bytes": 2**16}
-        config = changed(make_config(tmp_path), "data", sources=specs, **data)
-        inputs = sources.find(config.data.sources)
-        found, lines = [], [[] for _ in specs]
-        for document in training.sample(config.data, inputs, max_bytes, found):
-            lines[len(found) - 1] += document.lines
-        for of_source, sampled in zip(lines, found, strict=True):
-            assert sum(len(line.encode()) + 1 for line in of_source) == sampled.bytes
-        assert sum(sampled.bytes for sampled in found) <= max_bytes
-        return lines, found
-
-    return sample
+def count(*texts):
+    return collections.Counter("".join(sentence for text in texts for sentence in text))
 
 
-def numbered(count, word="line"):
-    """Returns `count` lines of 20 bytes each, including the line end."""
-    return [f"{word} {i:0{18 - len(word)}d}" for i in range(count)]
+def share(counts, chosen):
+    return sum(counts[c] for c in chosen) / counts.total()
 
 
-def write(path, lines, pack=bytes):
-    path.write_bytes(pack("".join(f"{line}\n" for line in lines).encode()))
+def one(character):
+    return 1
 
 
-def test_the_unused_share_of_a_small_source_goes_to_others(tmp_path, sample):
-    write(tmp_path / "a.txt", numbered(50, "a"))  # 1 kB
-    write(tmp_path / "b.txt", numbered(1000, "b"))
-    (a, b), found = sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
-    assert a == numbered(50, "a") and b[:400] == numbered(1000, "b")[:400]
-    assert found[0] == Sampled(1, KB, True)
-    assert 8.5 * KB < found[1].bytes <= 9 * KB and not found[1].is_everything
+def test_coverage_of_a_text():
+    counts = count(chinese(100_000))
+    chosen = training.choose_characters(counts, 10_000, one)
+    assert 0.9995 <= share(counts, chosen) < 0.9996
+    assert chosen == training.by_count(counts)[: len(chosen)]
 
 
-def test_each_file_of_a_source_is_read(tmp_path, sample):
-    """A small file, possibly in another language, is sampled besides large ones."""
-    for name, count in {"a": 4000, "b": 40, "c": 8000}.items():
-        write(tmp_path / f"{name}.txt", numbered(count, name))
-    (found,), _ = sample(10 * KB, f"text:{tmp_path}/?.txt")
-    counts = collections.Counter(line[0] for line in found)
-    assert counts["b"] == 40
-    assert 200 < counts["a"] < 240 and 200 < counts["c"] < 240
+@pytest.mark.parametrize("characters", [IDEOGRAPHS, SYLLABLES])
+def test_each_script_is_covered(characters):
+    """If only the whole text were covered, a script of 1% of it would lose 5%."""
+    text = chinese(50_000, characters)
+    both = count(text, ["etaoin"] * 800_000)
+    chosen = set(training.choose_characters(both, 100_000, one))
+    assert share(count(text), chosen & set(characters)) >= 0.9995
 
 
-def test_the_start_of_a_long_document_is_taken(tmp_path, sample):
-    """Regression test: 20 books longer than the share of a source gave no text."""
-    specs = []
-    for i in range(20):
-        (tmp_path / f"{i}.txt").write_text("word " * KB)  # one line of 5 kB
-        specs.append(f"files:{tmp_path}/{i}.txt")
-    _, found = sample(20 * KB, *specs)
-    assert all(0.9 * KB < sampled.bytes <= KB for sampled in found)
+def test_a_script_of_less_than_a_thousandth_is_not_covered_separately():
+    text = chinese(600)
+    chosen = training.choose_characters(count(text, ["etaoin"] * 200_000), 800, one)
+    assert len(chosen) == 100  # an eighth of the vocabulary
+    assert len(set("".join(text))) > 300
 
 
-def json_lines(path, count, length):
-    texts = [f"{i}" + " word" * (length // 5) for i in range(count)]
-    write(path, [json.dumps({"n": i, "text": text}) for i, text in enumerate(texts)])
-    return texts
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-@pytest.mark.parametrize("count, length", [(1000, 80), (40, 3 * KB)])
-def test_large_files_are_read_in_parts(tmp_path, sample, kind, count, length):
-    """Of a document longer than an excerpt, the start is taken."""
-    texts = json_lines(tmp_path / "a.jsonl", count, length)
-    table = pyarrow.table({"text": texts})
-    options = {"compression": "none", "use_dictionary": False}
-    options |= {"row_group_size": count // 40, "write_statistics": False}
-    parquet.write_table(table, tmp_path / "a.parquet", **options)
-    (found,), (sampled,) = sample(10 * KB, f"{kind}:{tmp_path}/a.{kind}#text")
-    numbers = [int(line.split()[0]) for line in found]
-    assert len(set(numbers)) == len(numbers) and not sampled.is_everything
-    assert all(
-        texts[i].startswith(line) for i, line in zip(numbers, found, strict=True)
+def test_rare_letters_are_selected_if_there_is_room():
+    counts = count(["etaoin"] * 200_000, ["\u00e9\u00df\u03b1"])
+    assert set(training.choose_characters(counts, 100, one)) == set(
+        "etaoin\u00e9\u00df\u03b1"
     )
-    # The size of the text of a Parquet file is overestimated threefold here.
-    num_places = len({10 * i // count for i in numbers})
-    assert num_places >= (9 if kind == "jsonl" else 3)
-    assert sum(map(len, found)) > 5 * KB
 
 
-def test_no_file_is_opened_after_the_share_of_a_source(tmp_path, sample, monkeypatch):
-    """The sizes of compressed files are estimated, here as less than a third."""
-    for i in range(10):
-        write(tmp_path / f"{i}.txt.gz", numbered(1000), gzip.compress)
-    read, paths = sources.read, []
-
-    def noted(spec, data, counts, files):
-        paths.extend(path for path, _ in files)
-        return read(spec, data, counts, files)
-
-    monkeypatch.setattr(sources, "read", noted)
-    _, (sampled,) = sample(101 * KB, f"text:{tmp_path}/*.gz")
-    assert len(paths) == 6 and not sampled.is_everything
-    assert 100 * KB < sampled.bytes <= 101 * KB
+@pytest.mark.parametrize("num_pieces, expected", [(1, 750), (2, 375)])
+def test_a_quarter_of_the_vocabulary_is_left_to_longer_pieces(num_pieces, expected):
+    counts = count(chinese(100_000))
+    chosen = training.choose_characters(counts, 1000, lambda _: num_pieces)
+    # Up to five places are taken by the special tokens.
+    assert expected - 5 <= len(chosen) <= expected
+    assert chosen == training.by_count(counts)[: len(chosen)]
 
 
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
-def test_a_compressed_file_is_read_from_its_start(tmp_path, sample, name):
-    write(tmp_path / name, numbered(50_000), gzip.compress)
-    (found,), (sampled,) = sample(5 * KB, f"text:{tmp_path}/{name}")
-    assert found[:200] == numbered(200) and not sampled.is_everything
+def test_a_small_vocabulary_consists_of_characters():
+    counts = count(chinese(1000))
+    assert len(training.choose_characters(counts, 69, one)) == 64
+    with pytest.raises(
+        ConfigError, match=r"vocab_size=68 has no room for the 69 .* set it to 138"
+    ):
+        training.choose_characters(counts, 68, one)
 
 
-def test_lines_that_cannot_be_read(tmp_path, sample):
-    """Inside a file they are skipped: preparing it reports them, with their numbers."""
-    lines = [json.dumps({"text": line}) for line in numbered(1000)]
-    write(tmp_path / "a.jsonl", [*lines[:600], *["{"] * 100, *lines[600:]])
-    (found,), _ = sample(10 * KB, f"jsonl:{tmp_path}/a.jsonl#text")
-    assert found[0] == numbered(1)[0] and found[-1] > numbered(1000)[800]
-    write(tmp_path / "b.jsonl", ["{", *lines])
-    with pytest.raises(ConfigError, match="b.jsonl:1 is not JSON"):
-        sample(10 * KB, f"jsonl:{tmp_path}/b.jsonl#text")
+def test_an_empty_text_has_no_characters():
+    assert training.choose_characters(collections.Counter(), 5, one) == []
 
 
-# ----------------------------------------------------------------------- training
+# ------------------------------------------------------------------------ WordPiece
 
 
-@pytest.fixture
-def two_sources(tmp_path):
-    """A config with two sources that share no words, and their documents."""
-    specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
-    config = make_config(tmp_path, sources=specs)
-    parts = [
-        [["start", *document] for document in make_documents(100)],
-        [["start", *(s.replace("w", "v") for s in d)] for d in make_documents(100)],
-    ]
-    for number, part in enumerate(parts):
-        write_source(config, part, number)
-    return changed(config, "tokenizer", vocab_file="", vocab_size=120), parts
+def documents():
+    """Returns words with many equally frequent pairs of letters, hence many ties."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(300)]
+    return [[" ".join(rng.choices(words, k=12)) for _ in range(5)] for _ in range(40)]
 
 
-def train(config, directory):
-    found = sources.find(config.data.sources)
-    directory.mkdir(exist_ok=True)
-    return training.train(config, found, str(directory))
+def train(documents, vocab_size, lowercase=True):
+    config = make_config(vocab_size=vocab_size, lowercase=lowercase)
+    return training.train(documents, config).vocab
 
 
-def test_a_small_text_is_trained_on_as_a_whole_and_once(
-    two_sources, tmp_path, monkeypatch, capsys
-):
-    config, parts = two_sources
-    made = train(config, tmp_path / "work")
-    documents = [document for part in parts for document in part]
-    sizes = [sum(len(s) + 1 for d in part for s in d) for part in parts]
-    assert made[0] == tokenizers.train(documents, config.tokenizer)
-    assert made[1] == {
-        "documents": 200,
-        "bytes": sum(sizes),
-        "is_everything": True,
-        "sources": [
-            {"documents": 100, "bytes": size, "is_everything": True} for size in sizes
-        ],
-    }
-    start, end = capsys.readouterr().out.splitlines()
-    assert start == "tokenizer: training 120 pieces (wordpiece) ..."
-    assert end.endswith(" s")
-    monkeypatch.setattr(tokenizers, "train", None)
-    assert train(config, tmp_path / "work") == made
+def test_trained_vocabulary_has_vocab_size_tokens():
+    vocab = train(documents(), 120)
+    assert len(vocab) == len(set(vocab)) == 120
+    assert list(vocab[:5]) == SPECIAL
+    assert not any(token.startswith("[unused") for token in vocab)
 
 
-def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, tmp_path):
-    config, parts = two_sources
-    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 4000)
-    tokenizer, trained_on = train(config, tmp_path / "work")
-    assert 3000 < trained_on["bytes"] <= 4000 and not trained_on["is_everything"]
-    for sampled in trained_on["sources"]:
-        assert 1500 < sampled["bytes"] <= 2000 and not sampled["is_everything"]
-    assert train(config, tmp_path / "again") == (tokenizer, trained_on)
+def test_strings_longer_than_a_word_are_dropped():
+    """The trainer would take minutes for 300,000 letters without a space."""
+    text = [*documents(), ["x" * 300_000 + " " + "\u4e00" * 300_000]]
+    vocab = train(text, 120)
+    assert "\u4e00" in vocab and not any("xxx" in token for token in vocab)
+
+
+def test_words_separated_by_punctuation_only_are_trained_on():
+    """Ethiopic words are separated by a mark without a space."""
+    words = ["\u1230\u120b\u121d", "\u12d3\u1208\u121d"]
+    vocab = train([["\u1361".join(words * 60)] * 20], 60)
+    assert set(words) <= set(vocab)
+
+
+def test_too_little_text_leaves_unused_tokens():
+    vocab = train([["ab ab"], ["abc"]], 40)
+    assert len(vocab) == len(set(vocab)) == 40
+    unused = [token for token in vocab if token.startswith("[unused")]
+    assert unused == [f"[unused{i}]" for i in range(len(unused))]
+    assert list(vocab[-len(unused) :]) == unused
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    assert encode(tokenizer, "abc [unused0]").count("[unused0]") == 0
+
+
+@pytest.mark.parametrize("vocab_size", [60, 150])
+def test_training_twice_gives_the_same_vocabulary(vocab_size):
+    """Otherwise two machines that prepare the same text would get different ids."""
+    first = train(documents(), vocab_size)
+    assert all(train(documents(), vocab_size) == first for _ in range(3))
+
+
+def test_training_does_not_keep_the_text_in_memory():
+    """The peak memory of Python is a fraction of the size of the text."""
+    sentences = [" ".join(document) for document in documents()]
+    num_bytes = 50 * sum(map(len, sentences))
+    tracemalloc.start()
+    try:
+        train(([sentence[:]] for sentence in sentences * 50), 150)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes > 6e5 and peak < num_bytes / 2
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_trained_vocabulary_covers_its_text(lowercase):
+    text = [["Zebra \u00c9t\u00e9 (quux)."], ["zebra, zebra!"]]
+    vocab = train(text, 100, lowercase)
+    tokenizer = wordpiece.WordPiece(vocab, lowercase)
+    for document in text:
+        found = encode(tokenizer, document[0])
+        assert "[UNK]" not in found
+    assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
+
+
+def test_a_vocabulary_without_room_for_the_characters_is_an_error():
+    """A smaller vocabulary could even lack [MASK]."""
+    with pytest.raises(
+        ConfigError, match=r"vocab_size=6 has no room for the 9 .*set it to 18"
+    ):
+        train([["a b"]], 6)
+    assert len(train([["a b"]], 9)) == 9
+
+
+# ---------------------------------------------------------------- characters
+
+
+def unknown_share(vocab, sentences, lowercase=True):
+    tokenizer = wordpiece.WordPiece(vocab, lowercase)
+    ids = [i for found in tokenizer.encoder()(sentences) for i in found.tolist()]
+    return ids.count(tokenizer.id("[UNK]")) / len(ids)
+
+
+def test_ideographs_are_covered_and_never_inside_words():
+    """Regression test: at most an eighth of the vocabulary, 500 of 3,000, was used."""
+    text = chinese(100_000)
+    vocab = train([text], 4000)
+    assert unknown_share(vocab, text) < 0.001
+    assert not any(
+        c in piece for piece in vocab for c in IDEOGRAPHS if piece[:2] == "##"
+    )
+
+
+def test_room_that_longer_pieces_do_not_need_goes_to_characters():
+    text = chinese(100_000)
+    vocab = train([text], 2000)
+    assert sum(map(wordpiece.are_ideographs, vocab)) == 2000 - len(SPECIAL)
+    rare = train([["ab " * 5000 + "\u4e00 \u00df"]], 40)
+    assert {"\u4e00", "\u00df", "##\u00df", "[unused0]"} <= set(rare)

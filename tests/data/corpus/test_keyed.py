@@ -1,12 +1,12 @@
-"""Tests of bert_jax.data.corpus.segments."""
+"""Tests of bert_jax.data.corpus.keyed."""
 
 import random
 
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import segments
-from bert_jax.data.corpus.segments import Entry
+from bert_jax.data.corpus import keyed
+from bert_jax.data.corpus.keyed import Entry
 from tests.corpora import make_config, shard_of
 
 UINT16 = np.dtype(np.uint16)
@@ -50,16 +50,16 @@ def to_entries(segment):
 
 def test_documents_are_ordered_by_key():
     found = entries(50)
-    assert to_entries(segments.from_entries(found, UINT16)) == sorted(found)
+    assert to_entries(keyed.from_entries(found, UINT16)) == sorted(found)
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_distinct_and_select_keep_one_of_equal_documents(count):
     found = entries(count, num_keys=15)
-    pieces = [segments.from_entries(found[i::3], UINT16) for i in range(3)]
-    everything = segments.concatenate(pieces)
-    order, num_repeated = segments.distinct(everything.records)
-    assert to_entries(segments.select(everything, order)) == sorted(set(found))
+    pieces = [keyed.from_entries(found[i::3], UINT16) for i in range(3)]
+    everything = keyed.concatenate(pieces)
+    order, num_repeated = keyed.distinct(everything.records)
+    assert to_entries(keyed.select(everything, order)) == sorted(set(found))
     left = list(found)
     for entry in set(found):
         left.remove(entry)
@@ -68,9 +68,9 @@ def test_distinct_and_select_keep_one_of_equal_documents(count):
 
 @pytest.mark.parametrize("num_tokens", [1, 20, 10**6])
 def test_blocks_hold_all_documents_in_order(num_tokens):
-    segment = segments.from_entries(entries(60), UINT16)
+    segment = keyed.from_entries(entries(60), UINT16)
     order = np.random.default_rng(0).permutation(60)
-    blocks = list(segments.blocks(segment.records, order, num_tokens))
+    blocks = list(keyed.blocks(segment.records, order, num_tokens))
     np.testing.assert_array_equal(np.concatenate(blocks), order)
     sizes = segment.records["num_tokens"]
     for block in blocks[:-1]:
@@ -92,7 +92,7 @@ def test_ranges_split_the_keys_evenly(tmp_path, fraction, num_validation, num_sh
     data = make_config(
         tmp_path, validation_fraction=fraction, num_shards=num_shards, num_streams=1
     ).data
-    ranges = segments.key_ranges(data, num_validation)
+    ranges = keyed.key_ranges(data, num_validation)
     counts = np.bincount([shard_of(ranges, key) for key in keys(6000)])
     assert len(counts) == len(ranges.files) == num_validation + num_shards
     held_out, train = np.split(counts, [num_validation])
@@ -105,7 +105,7 @@ def test_keys_below_the_share_are_held_out(tmp_path):
     """The number of shards must not affect which documents are held out."""
     for num_shards, num_validation in ((2, 1), (9, 4)):
         data = make_config(tmp_path, num_shards=num_shards, num_streams=1).data
-        ranges = segments.key_ranges(data, num_validation)
+        ranges = keyed.key_ranges(data, num_validation)
         for key in keys(1000):
             file = ranges.files[shard_of(ranges, key)]
             held_out = int.from_bytes(key[:8], "big") < 0.2 * 2**64
@@ -121,4 +121,4 @@ def test_the_number_of_validation_shards_depends_on_their_size(
 ):
     data = make_config(tmp_path, validation_fraction=fraction).data
     dtype = np.dtype(np.uint16)
-    assert segments.num_validation_shards(data, num_tokens, dtype) == expected
+    assert keyed.num_validation_shards(data, num_tokens, dtype) == expected

@@ -1,4 +1,4 @@
-"""Documents in columns, ordered by key; the key ranges of shards.
+"""Encoded documents in columns, ordered by key; the key ranges of shards.
 
 A key is 16 bytes, ordered as bytes. Its first 8 bytes are a uniformly distributed
 number, so ranges of equal width have about the same number of documents. Documents
@@ -21,7 +21,7 @@ VALIDATION_BYTES = 2**27
 # writer two.
 MAX_SHARD_BYTES = 2**28
 
-# A document of a segment. A key is stored as two numbers, its halves read as
+# A document of a documents. A key is stored as two numbers, its halves read as
 # big-endian, so that keys are ordered as bytes. The numbers have native byte order,
 # because np.concatenate returns that order in any case.
 RECORD = np.dtype(
@@ -90,7 +90,7 @@ class Entry(NamedTuple):
     token_ids: bytes  # uint16 or uint32, see `encoding.id_dtype`
 
 
-class Segment(NamedTuple):
+class Documents(NamedTuple):
     """The documents of a key range."""
 
     records: np.ndarray  # RECORD[n]
@@ -98,7 +98,7 @@ class Segment(NamedTuple):
     token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
 
 
-def from_entries(entries: list[Entry], id_dtype: np.dtype) -> Segment:
+def from_entries(entries: list[Entry], id_dtype: np.dtype) -> Documents:
     """Converts entries to columns, ordered by key."""
     entries = sorted(entries)
     records = np.zeros(len(entries), RECORD)
@@ -109,14 +109,14 @@ def from_entries(entries: list[Entry], id_dtype: np.dtype) -> Segment:
     records["num_tokens"] = [len(e.token_ids) // id_dtype.itemsize for e in entries]
     lengths = b"".join(entry.sentence_lengths for entry in entries)
     token_ids = b"".join(entry.token_ids for entry in entries)
-    return Segment(
+    return Documents(
         records, np.frombuffer(lengths, np.uint32), np.frombuffer(token_ids, id_dtype)
     )
 
 
-def concatenate(segments: list[Segment]) -> Segment:
-    """Concatenates segments, without sorting their documents."""
-    return Segment(*map(np.concatenate, zip(*segments, strict=True)))
+def concatenate(pieces: list[Documents]) -> Documents:
+    """Concatenates documents, without sorting them."""
+    return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def key_numbers(records: np.ndarray) -> np.ndarray:
@@ -137,13 +137,15 @@ def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
     return order[is_first], int(num_repeated)
 
 
-def select(segment: Segment, order: np.ndarray) -> Segment:
+def select(documents: Documents, order: np.ndarray) -> Documents:
     """Returns the documents with the indices `order`, in that order."""
-    records = segment.records
+    records = documents.records
     sentences = ranges(records["num_sentences"], order)
     tokens = ranges(records["num_tokens"], order)
-    return Segment(
-        records[order], segment.sentence_lengths[sentences], segment.token_ids[tokens]
+    return Documents(
+        records[order],
+        documents.sentence_lengths[sentences],
+        documents.token_ids[tokens],
     )
 
 

@@ -1,1 +1,0 @@
-"""Plans a run for a text, a machine and hours: `python -m bert_jax.plan`."""
