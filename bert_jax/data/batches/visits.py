@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data.batches import packing, pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 
@@ -25,8 +25,6 @@ _SPLIT_KEYS = {"train": 0, "validation": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One of the streams of a split."""
-
     index: int
     shards: tuple[tuple[int, Shard], ...]  # (index in the split, shard)
     rows: tuple[int, ...]  # number of rows of one visit to each shard
@@ -103,11 +101,9 @@ def make_streams(
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """The rows of one visit to a shard."""
-
     epoch: int  # of the stream
     shard: str  # file name
-    # uint16 or uint32, the special tokens of a row, see row_layout.py, followed by the
+    # uint16 or uint32, the special tokens of a row, see text_rows.py, followed by the
     # tokens of the shard, see `Corpus.load_marked`.
     tokens: np.ndarray
     # int32, A start, A length, B start, B length and is_random of each pair; all 0 if
@@ -213,5 +209,5 @@ def _pack(
     # Shuffled, so that pairs of equal length are combined at random.
     pairs_N5 = pairs_N5[random.order(len(pairs_N5))]
     lengths_N = pairs_N5[:, 1] + pairs_N5[:, 3] + 2 + (pairs_N5[:, 3] > 0)
-    index_RK = packing.pack(lengths_N, phase.sequence_length, K)
+    index_RK = pairs.pack(lengths_N, phase.sequence_length, K)
     return np.where(index_RK[:, :, None] >= 0, pairs_N5[index_RK], 0)

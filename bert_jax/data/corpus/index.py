@@ -160,8 +160,6 @@ def _read_result(directory: str, task: Task) -> writer.WrittenShard:
 
 
 class ShardIndexer:
-    """Indexes shards in a worker process."""
-
     def __init__(
         self, directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer
     ):

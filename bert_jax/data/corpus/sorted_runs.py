@@ -190,7 +190,6 @@ def remove_all_but(groups: set[str], directory: str) -> set[str]:
 
 
 def has_group(batches: set[str], group: str) -> bool:
-    """Returns whether `batches` has all batches of a group."""
     number = 0
     while (name := batch_name(group, number)) in batches:
         number += 1

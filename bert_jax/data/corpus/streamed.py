@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -53,8 +53,6 @@ class Encoded(NamedTuple):
 
 
 class UnitEncoder:
-    """Reads and encodes the documents of units."""
-
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = encoding.id_dtype(tokenizer, data)
@@ -147,19 +145,16 @@ class TextStream:
 
     def __init__(
         self,
-        index: Index,
+        manifest: dict[str, Any],
         data: DataConfig,
         tokenizer: tokenizers.Tokenizer,
-        num_bytes: int,
-        commits: Mapping[str, str],
     ):
-        """Creates a reader; its processes are started by the first call of `read`.
-
-        `num_bytes` is the size of the token ids of all shards. `commits` has the commit
-        of each source that was indexed from the Hugging Face Hub.
-        """
-        self.index, self._commits = index, commits
+        """Creates a reader; its processes are started by the first call of `read`."""
+        self.index = Index.from_json(manifest["stream"])
+        # The commit of each source that was indexed from the Hugging Face Hub.
+        self._commits: dict[str, str] = manifest.get("hub_commits", {})
         self._data, self._tokenizer = data, tokenizer
+        num_bytes = sum(manifest["splits"]["train"]["num_bytes"])  # of the token ids
         num_cores = len(os.sched_getaffinity(0))
         self.num_workers = min(
             num_cores, MAX_WORKERS, math.ceil(num_bytes / BYTES_PER_WORKER)
@@ -174,20 +169,16 @@ class TextStream:
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
         on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
-        was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
-        found = {
-            (i, file.path): [i, *file[:2]]
+        indexed = {tuple(x) for x in self.index.files if x[0] not in on_hub}
+        now = {
+            (i, *file[:2])
             for i, spec in enumerate(specs)
             if i not in on_hub
             for file in sources.find((spec,))[0].files
         }
-        for place in sorted(was.keys() | found.keys()):
-            if was.get(place) == found.get(place):
-                continue
-            what = "added" if place not in was else "changed"
-            what = what if place in found else "removed"
+        for _, path, _ in sorted(indexed ^ now):
             raise ConfigError(
-                f"{place[1]} was {what} after its text was indexed in"
+                f"{path} was added, changed or removed after its text was indexed in"
                 f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
                 " or set config.data.corpus_dir to a new directory for a new index"
             )
@@ -213,14 +204,14 @@ class TextStream:
                 " of Python and tokenizers, or set config.data.corpus_dir to a new"
                 " directory for a new index"
             )
-        found = (
+        arrays = (
             documents.token_ids,
             documents.sentence_lengths,
             documents.records["num_sentences"],
         )
         if self._kept is not None:
-            self._kept[shard] = found
-        return found
+            self._kept[shard] = arrays
+        return arrays
 
     def _encode(self, units: list[Unit]) -> list[Encoded]:
         """Encodes units in worker processes; starts new ones if one was killed."""

@@ -39,8 +39,6 @@ DOCUMENTS_PER_SHARD = 20
 
 @dataclasses.dataclass(frozen=True)
 class WrittenShard:
-    """The result of writing a shard."""
-
     # Entry for the manifest; None if there were no documents, hence no file.
     shard: corpus.Shard | None
     counts: row_counts.Counts  # [] if there is no shard
@@ -126,7 +124,6 @@ def describe(
 
 
 def check_size(path: str, num_bytes: int) -> None:
-    """Raises ConfigError if there are more token ids than a shard may have."""
     if num_bytes > keyed.MAX_SHARD_BYTES:
         factor = num_bytes / keyed.MAX_SHARD_BYTES
         remedy = (

@@ -12,13 +12,13 @@ from typing import ClassVar, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats, lines, unwrap
+from bert_jax.data.sources import lines, unwrap
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
-COMPRESSED = (*formats.COMPRESSED, ".parquet")
+COMPRESSED = (*lines.COMPRESSED, ".parquet")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,6 @@ class Source:
         )
 
     def no_text(self) -> ConfigError:
-        """Returns the error if the documents contain no text."""
         names = ", ".join(file.path for file in self.files[:3])
         names += ", ..." * (len(self.files) > 3)
         files = f": 0 documents in {len(self.files)} file(s), {names}" if names else ""
@@ -102,8 +101,6 @@ class SourceKind(abc.ABC):
 
 
 class DatasetSource(SourceKind):
-    """A source without files."""
-
     def prepare(self) -> None:
         """Downloads the dataset, unless an earlier call has."""
 

@@ -82,7 +82,6 @@ def split(text: str) -> list[str]:
 
 
 def _is_full_stop(text: str, stop: int) -> bool:
-    """Returns whether the stop is a single full stop, directly before white space."""
     return text[stop] == "." and text[stop + 1].isspace()
 
 

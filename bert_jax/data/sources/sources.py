@@ -36,7 +36,6 @@ KINDS: dict[str, type[DatasetSource | FileSource]] = {x.name: x for x in _CLASSE
 
 
 def parse(spec: str) -> DatasetSource | FileSource:
-    """Returns the source of a spec."""
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
     if kind is None or not colon or bool(argument) == kind.form.endswith(":"):

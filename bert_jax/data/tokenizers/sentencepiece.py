@@ -217,7 +217,6 @@ def kind(content: bytes, path: str) -> TokenizerKind:
 
 
 def _add_special_tokens(model: Any) -> None:
-    """Adds BERT's special tokens to a model as control pieces."""
     for piece in model.pieces:
         if piece.type == _Piece.UNKNOWN:
             model.trainer_spec.unk_piece = piece.piece = UNK

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources.formats: files that are not UTF-8 text are named."""
+"""Tests of bert_jax.data.sources.lines: files that are not UTF-8 text are named."""
 
 import collections
 import io

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.data.corpus import encoding as encoding_lib
 from bert_jax.data.corpus import index
 from bert_jax.data.sources import kind as kind_lib
-from bert_jax.data.sources import lines, sources
+from bert_jax.data.sources import lines, plain, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -515,7 +515,7 @@ class Reversed(kind_lib.FileSource):
     form = "reversed:GLOB"
 
     def read(self, path, part, data_config, counts):
-        found = list(lines.plain_lines(path, data_config, counts))
+        found = list(plain.plain_lines(path, data_config, counts))
         yield from kind_lib.assemble(iter(found[::-1]), data_config, counts)
 
 
