@@ -87,7 +87,7 @@ def test_tokens_equal_the_batch_of_the_step(made, number):
 
 
 @pytest.mark.parametrize("number", [2, 7])
-def test_keyed_are_excerpts_of_their_documents(made, number):
+def test_segments_are_excerpts_of_their_documents(made, number):
     config, found = made
     step = rows.read_step(found, config, number)
     shards = {shard.file: shard for shard in found.shards["train"]}

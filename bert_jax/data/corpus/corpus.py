@@ -311,15 +311,13 @@ def _check_recipe(manifest: dict[str, Any], config: ExperimentConfig) -> None:
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
     expected = {shard.file: shard for split in shards.values() for shard in split}
-    names = shard_files(directory)
-    for name in names:
-        if name not in expected:
-            raise CorruptError(
-                f"{os.path.join(directory, name)} is not listed in {MANIFEST} of the"
-                " same directory; remove it"
-            )
-    for name in sorted(expected.keys() - set(names)):
-        raise CorruptError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
+    for name in sorted(expected.keys() ^ set(shard_files(directory))):
+        problem = (
+            f"is missing; {_AGAIN}"
+            if name in expected
+            else f"is not listed in {MANIFEST} of the same directory; remove it"
+        )
+        raise CorruptError(f"{os.path.join(directory, name)} {problem}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
         for problem in pool.map(

@@ -172,20 +172,18 @@ class ShardIndexer:
         Writes its entry in the manifest, then its held-out documents as a run, which
         marks the shard as finished; nothing if lines cannot be read.
         """
-        encoded: list[streamed.Encoded] = []
-        num_bytes = 0
+        pieces, all_counts, num_bytes = [], [], 0
         for unit in task.units:
-            encoded.append(self._encode(unit))
-            num_bytes += encoded[-1].documents.token_ids.nbytes
+            documents, counts = self._encode(unit)
+            pieces.append(documents)
+            all_counts.append(counts)
+            num_bytes += documents.token_ids.nbytes
             if num_bytes > keyed.MAX_SHARD_BYTES:
                 path = os.path.join(self._data.corpus_dir, task.file)
-                writer.check_size(path, num_bytes * len(task.units) // len(encoded))
-        all_counts = [each.counts for each in encoded]
+                writer.check_size(path, num_bytes * len(task.units) // len(pieces))
         if any(counts.num_bad for counts in all_counts):
             return all_counts
-        train, held_out, num_repeated = streamed.arrange(
-            [each.documents for each in encoded], self._data
-        )
+        train, held_out, num_repeated = streamed.arrange(pieces, self._data)
         written = writer.WrittenShard(None, [], num_repeated, 0)
         if len(train.records):
             written = writer.describe(

@@ -45,21 +45,17 @@ class Unit(NamedTuple):
     part: lines.Part  # row groups or bytes
 
 
-class Encoded(NamedTuple):
-    """The encoded documents of a unit, held-out ones included."""
-
-    documents: keyed.Documents  # sorted by key; a document may be repeated
-    counts: lines.ReadCounts
-
-
 class UnitEncoder:
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
-    def __call__(self, unit: Unit) -> Encoded:
-        """Encodes a unit; raises ConfigError if it is larger than a shard may be."""
+    def __call__(self, unit: Unit) -> tuple[keyed.Documents, lines.ReadCounts]:
+        """Encodes a unit, held-out and repeated documents included.
+
+        Raises ConfigError if the unit is larger than a shard may be.
+        """
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
         entries: list[keyed.Entry] = []
@@ -76,7 +72,7 @@ class UnitEncoder:
                     " as Parquet with smaller row groups or as uncompressed JSON Lines,"
                     " or set config.data.stream=False to prepare a corpus"
                 )
-        return Encoded(keyed.from_entries(entries, self._dtype), counts)
+        return keyed.from_entries(entries, self._dtype), counts
 
 
 def arrange(
@@ -191,9 +187,9 @@ class TextStream:
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]
         units = self.index.units[shard]
-        encoded = self._encode(units)
-        bad = [message for each in encoded for message in each.counts.messages]
-        documents, _, _ = arrange([each.documents for each in encoded], self._data)
+        pieces, all_counts = zip(*self._encode(units), strict=True)
+        bad = [message for counts in all_counts for message in counts.messages]
+        documents, _, _ = arrange(pieces, self._data)
         if bad or digest(documents) != sha256:
             paths = sorted({unit.path for unit in units})
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
@@ -213,7 +209,9 @@ class TextStream:
             self._kept[shard] = arrays
         return arrays
 
-    def _encode(self, units: list[Unit]) -> list[Encoded]:
+    def _encode(
+        self, units: list[Unit]
+    ) -> list[tuple[keyed.Documents, lines.ReadCounts]]:
         """Encodes units in worker processes; starts new ones if one was killed."""
         if self.num_workers == 1:
             with self._lock:

@@ -127,19 +127,15 @@ class FileSource(SourceKind):
     def find(self, record: str | None) -> Source:
         path = storage.parse_path("config.data.sources", self.pattern)
         matches = sorted(storage.glob(path))
-        files = with_sizes(matches)
-        if matches and not files:
-            raise ConfigError(
-                f"config.data.sources: {self.pattern!r} is a directory; to read its"
-                " files, write a pattern such as"
-                f" {self.pattern.rstrip('/')}/**/*.txt"
-            )
-        if not files:
-            raise ConfigError(
-                f"config.data.sources: no file matches {self.pattern!r}"
-                f" (current directory: {os.getcwd()})"
-            )
-        return Source(self, files)
+        if files := with_sizes(matches):
+            return Source(self, files)
+        problem = (
+            f"{self.pattern!r} is a directory; to read its files, write a pattern such"
+            f" as {self.pattern.rstrip('/')}/**/*.txt"
+            if matches
+            else f"no file matches {self.pattern!r} (current directory: {os.getcwd()})"
+        )
+        raise ConfigError(f"config.data.sources: {problem}")
 
     def read(
         self,

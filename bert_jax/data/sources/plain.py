@@ -108,11 +108,11 @@ def _problem(line: str, path: str, pattern: str) -> str | None:
         if re.match(tag, line, re.IGNORECASE):
             return problem.format(pattern=pattern)
     try:
-        found = json.loads(line) if line.startswith("{") else None
+        row = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
-        found = None
-    if found:
-        names = ", ".join(found)
+        row = None
+    if row:
+        names = ", ".join(row)
         return (
             f"JSON Lines; write jsonl:{pattern}#FIELD with one of its fields: {names}"
         )
@@ -142,9 +142,13 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
     sample, rest = _sampled(source_lines)
     if any(map(HEADING.match, sample)):
         return _under_headings(rest), False
-    if unwrap.find_wrapping(sample) or not _has_groups(sample):
+    filled = [bool(line.strip()) for line in sample]
+    has_groups = any(a and b for a, b in itertools.pairwise(filled))
+    if unwrap.find_wrapping(sample) or not has_groups:
         return rest, False
-    return _between_blank_lines(rest), _has_one_sentence_per_line(sample)
+    lines_of_text = list(itertools.compress(sample, filled))[:SPLIT_LINES]
+    single = sum(len(sentences.split(line)) == 1 for line in lines_of_text)
+    return _between_blank_lines(rest), single >= 0.9 * len(lines_of_text)
 
 
 def one_document(source_lines: Iterator[str]) -> Stream:
@@ -187,14 +191,3 @@ def _between_blank_lines(source_lines: Iterable[str]) -> Stream:
         elif has_text:
             has_text = False
             yield None
-
-
-def _has_groups(sample: list[str]) -> bool:
-    filled = [bool(line.strip()) for line in sample]
-    return any(a and b for a, b in itertools.pairwise(filled))
-
-
-def _has_one_sentence_per_line(sample: list[str]) -> bool:
-    filled = [line for line in sample if line.strip()][:SPLIT_LINES]
-    single = sum(len(sentences.split(line)) == 1 for line in filled)
-    return single >= 0.9 * len(filled)

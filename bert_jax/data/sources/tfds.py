@@ -114,7 +114,6 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     import tensorflow_datasets as tfds
 
     prepare(builder, key)
-    name = _name(builder)
     # The order of examples must not depend on threads.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)
     try:
@@ -123,7 +122,7 @@ def dataset(builder: Any, split: str, key: str) -> Any:
         )
     except (ValueError, KeyError, AssertionError):
         raise ConfigError(
-            f"{key}: {name} has no split {split!r}; use one of"
+            f"{key}: {_name(builder)} has no split {split!r}; use one of"
             f" {', '.join(builder.info.splits or {})}, or a slice such as train[:10%]"
         ) from None
 

@@ -115,17 +115,6 @@ def test_any_line_end_is_equivalent_to_lf(tmp_path, text, separator):
     assert read("text", path) == twin
 
 
-def test_text_reads_files_in_order_of_name_with_any_line_end(tmp_path):
-    """Byte order marks, CRLF and subdirectories matched by ** are supported."""
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "b.txt").write_bytes(b"Four.\r\nFive.\r\n")
-    (tmp_path / "a.txt").write_bytes(
-        b"\xef\xbb\xbfOne is first.\r\nTwo is next.\r\nThree.\r\n"
-    )
-    (tmp_path / "ignored.md").write_text("No.")
-    assert read("text", tmp_path / "**" / "*.txt") == ONE_DOCUMENT_EACH
-
-
 # ----------------------------------------------------------------------- files
 
 
@@ -401,14 +390,6 @@ def test_wikiextractor_rejects_plain_text(tmp_path):
         read("wikiextractor", path)
 
 
-# -------------------------------------------------------------------- embedded
-
-
-def test_embedded_takes_no_argument():
-    with pytest.raises(ConfigError, match="'embedded:all'"):
-        raw("embedded:all")
-
-
 # ----------------------------------------------------------------- every source
 
 
@@ -500,7 +481,8 @@ def test_total_bytes_of_sources(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:", "embedded"]
+    "spec",
+    ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "embedded", "embedded:all"],
 )
 def test_the_error_for_a_malformed_spec_lists_all_kinds(spec):
     forms = "embedded:, text:GLOB, .* wikiextractor:GLOB, hf:.*, tfds:"
