@@ -64,6 +64,10 @@ class Pairs:
         """int64[num_pairs], number of tokens including [CLS] and [SEP]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
+    def as_columns(self) -> np.ndarray:
+        """Returns int32[num_pairs, 5], the five arrays as columns."""
+        return np.stack(list(vars(self).values()), axis=1).astype(np.int32)
+
 
 class CounterRandom:
     """Random numbers from Philox, identical on all NumPy versions and machines.

@@ -95,10 +95,7 @@ def row_length(num_tokens: int, longest: int) -> int:
 
     Few distinct lengths need few compiled programs, and rows have little padding.
     """
-    length = SHORTEST_ROW
-    while length < num_tokens:
-        length *= 2
-    return min(length, longest)
+    return min(max(SHORTEST_ROW, 1 << (num_tokens - 1).bit_length()), longest)
 
 
 @dataclasses.dataclass(frozen=True)

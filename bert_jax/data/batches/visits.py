@@ -158,14 +158,14 @@ def _draw_rows(
     """Returns int32[num_rows, K, 5] as in `Visit`, but starts refer to the shard."""
     draw_pass = pairs.draw_pairs if data.next_sentence else pairs.draw_segments
     shuffle = pairs.CounterRandom(SHUFFLE, *key)
-    found: list[np.ndarray] = []
+    earlier: list[np.ndarray] = []
     kept: list[np.ndarray] = []
     missing = num_rows
     for number in range(MAX_PASSES):
         random = pairs.CounterRandom(PAIRS, *key, number)
         drawn = draw_pass(documents, phase.sequence_length, data.short_seq_prob, random)
-        pairs_N5 = _new_pairs(_as_columns(drawn), found)
-        found.append(pairs_N5)
+        pairs_N5 = _new_pairs(drawn.as_columns(), earlier)
+        earlier.append(pairs_N5)
         rows = _pack(pairs_N5, phase, random)
         rows = rows[shuffle.order(len(rows))[:missing]]
         kept.append(rows)
@@ -176,17 +176,11 @@ def _draw_rows(
     return every[shuffle.order(num_rows) % len(every)]
 
 
-def _as_columns(drawn: pairs.Pairs) -> np.ndarray:
-    """Returns int32[N, 5]: A start, A length, B start, B length, is_random."""
-    columns = [getattr(drawn, field.name) for field in dataclasses.fields(drawn)]
-    return np.stack(columns, axis=1).astype(np.int32)
-
-
-def _new_pairs(pairs_N5: np.ndarray, found: list[np.ndarray]) -> np.ndarray:
-    """Returns the pairs that are not in `found`, comparing the positions of A and B."""
-    if not found:
+def _new_pairs(pairs_N5: np.ndarray, earlier: list[np.ndarray]) -> np.ndarray:
+    """Returns the pairs whose positions of A and B are not in `earlier`."""
+    if not earlier:
         return pairs_N5
-    known = np.concatenate([_digests(each) for each in found])
+    known = np.concatenate([_digests(each) for each in earlier])
     return pairs_N5[~np.isin(_digests(pairs_N5), known)]
 
 

@@ -106,7 +106,7 @@ class Corpus:
         Raises CorruptError if the file is missing, corrupt, or of another corpus.
         """
         path = os.path.join(self.directory, shard.file)
-        if self.stream is not None and shard.file in self.stream.index.units:
+        if self.stream is not None and shard.file in self.stream.units:
             arrays = self.stream.read(shard.file, shard.sha256)
         else:
             arrays = shard_file.read(path)

@@ -102,39 +102,8 @@ def digest(documents: keyed.Documents) -> str:
     return sha256.hexdigest()
 
 
-class Index(NamedTuple):
-    """The files and units of a streamed corpus, as stored in its manifest."""
-
-    # Source, path and size of every file. Modification times are not part of the index,
-    # because a copy of the text has others.
-    files: list[list[Any]]
-    units: dict[str, list[Unit]]  # of every training shard, by its file name
-
-    def to_json(self) -> dict[str, Any]:
-        number = {(file[0], file[1]): i for i, file in enumerate(self.files)}
-        return {
-            "files": self.files,
-            "units": {
-                shard: [[number[unit[:2]], *unit.part] for unit in units]
-                for shard, units in self.units.items()
-            },
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Index":
-        files = [file[:3] for file in values["files"]]  # earlier versions list 4 items
-        units = {
-            shard: [
-                Unit(files[i][0], files[i][1], (start, stop))
-                for i, start, stop in units
-            ]
-            for shard, units in values["units"].items()
-        }
-        return cls(files, units)
-
-
 class TextStream:
-    """Reads the training shards of an index.
+    """Reads the training shards of an index, which consist of `units` of `files`.
 
     `num_workers` is the number of processes that encode text; 1 if this process does.
     """
@@ -146,7 +115,19 @@ class TextStream:
         tokenizer: tokenizers.Tokenizer,
     ):
         """Creates a reader; its processes are started by the first call of `read`."""
-        self.index = Index.from_json(manifest["stream"])
+        # Source, path and size of every file: a copy of the text has other modification
+        # times, which earlier versions list as well.
+        stream = manifest["stream"]
+        self.files = [
+            (source, path, size) for source, path, size, *_ in stream["files"]
+        ]
+        self.units = {
+            shard: [
+                Unit(self.files[i][0], self.files[i][1], (start, stop))
+                for i, start, stop in units
+            ]
+            for shard, units in stream["units"].items()
+        }
         # The commit of each source that was indexed from the Hugging Face Hub.
         self._commits: dict[str, str] = manifest.get("hub_commits", {})
         self._data, self._tokenizer = data, tokenizer
@@ -165,7 +146,7 @@ class TextStream:
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
         on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
-        indexed = {tuple(x) for x in self.index.files if x[0] not in on_hub}
+        indexed = {file for file in self.files if file[0] not in on_hub}
         now = {
             (i, *file[:2])
             for i, spec in enumerate(specs)
@@ -186,7 +167,7 @@ class TextStream:
         """
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]
-        units = self.index.units[shard]
+        units = self.units[shard]
         pieces, all_counts = zip(*self._encode(units), strict=True)
         bad = [message for counts in all_counts for message in counts.messages]
         documents, _, _ = arrange(pieces, self._data)

@@ -24,7 +24,6 @@ from bert_jax.data.corpus import (
     row_counts,
     shard_file,
     sorted_runs,
-    streamed,
 )
 from bert_jax.data.sources.kind import Source
 from bert_jax.data.tokenizers import tokenizers
@@ -145,7 +144,7 @@ def finish(
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
     inputs: tuple[Source, ...],
-    index: streamed.Index | None = None,
+    index: dict[str, Any] | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
@@ -191,7 +190,7 @@ def finish(
         "splits": splits,
     }
     if index is not None:
-        manifest["stream"] = index.to_json()
+        manifest["stream"] = index
     directory = config.data.corpus_dir
     tokenizer.save(directory)
     if commits := {x.kind.spec: x.commit for x in inputs if x.commit}:

@@ -52,7 +52,7 @@ def passes(documents, settings, count, key=(1,)):
     for number in range(count):
         random = pairs.CounterRandom(visits.PAIRS, *key, number)
         drawn = draw_pass(documents, phase.sequence_length, data.short_seq_prob, random)
-        found.append(set(pairs_of(visits._as_columns(drawn))))
+        found.append(set(pairs_of(drawn.as_columns())))
     return found
 
 

@@ -160,7 +160,7 @@ def test_a_small_text_is_encoded_once(source, monkeypatch, kept_bytes, count):
     first, *others = [load(found) for _ in range(3)]
     for other in others:
         assert all(map(np.array_equal, first, other))
-    num_units = sum(map(len, found.stream.index.units.values()))
+    num_units = sum(map(len, found.stream.units.values()))
     assert len(encoded) == count * num_units
 
 
@@ -252,7 +252,7 @@ def test_the_hub_is_read_at_the_indexed_commit(hub, tmp_path):
     hub.requests.clear()
     found = build.find_corpus(config)
     assert not hub.requests
-    (file,) = found.stream.index.files
+    (file,) = found.stream.files
     assert file[1].startswith(f"hf://datasets/owner/name@{commit}/data/train")
     assert sum(map(len, load(found))) == sum(
         x.num_tokens for x in found.shards["train"]
