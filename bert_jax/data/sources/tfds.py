@@ -100,13 +100,12 @@ def builder(name: str, key: str) -> Any:
 
     try:
         return tfds.builder(name)
-    except tfds.core.DatasetNotFoundError:
-        problem = f"TensorFlow Datasets has no {name!r}"
-    except (ValueError, AssertionError) as error:  # an unknown config or version
-        problem = f"TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]}"
-    raise ConfigError(
-        f"{key}: {problem}; choose one from https://www.tensorflow.org/datasets/catalog"
-    )
+    # The others are for an unknown config or version.
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"{key}: TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]};"
+            " choose one from https://www.tensorflow.org/datasets/catalog"
+        ) from None
 
 
 def dataset(builder: Any, split: str, key: str) -> Any:
