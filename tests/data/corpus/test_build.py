@@ -207,16 +207,6 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
     assert not killed_at(monkeypatch, again, count + 1)
 
 
-def test_killed_again_and_again(source, monkeypatch):
-    """Each attempt finishes one more file than the one before."""
-    config, _ = source
-    expected = made(elsewhere(config, "straight"))
-    for _ in range(100):
-        if not killed_at(monkeypatch, config, 4):
-            break
-    assert files(config.data.corpus_dir) == expected
-
-
 def one_parquet_file(documents, rows):
     buffer = io.BytesIO()
     table = pyarrow.table({"text": ["\n".join(document) for document in documents]})
@@ -592,54 +582,3 @@ def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     assert lines[-1].startswith(
         f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
     )
-
-
-MEASURE = """
-import json, multiprocessing, re, sys
-from bert_jax import config
-from bert_jax.data.corpus import build, workers
-from bert_jax.data.tokenizers import training
-
-def peak(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
-
-peaks, run = [0], workers.run
-
-def watched(*args, **kwargs):
-    for result in run(*args, **kwargs):
-        peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
-        yield result
-
-workers.run = watched
-build.RUN_BYTES = build.SMALL_BYTES = 2**20
-training.TRAINING_BYTES["wordpiece"] = 2**22
-build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
-print(json.dumps([peak("self"), max(peaks)]))
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_text(tmp_path):
-    """Measures the process that reads and the largest worker process."""
-    peaks = []
-    documents = make_documents(25_000, max_sentences=40)
-    for num_copies in (1, 4):
-        directory = tmp_path / str(num_copies)
-        directory.mkdir()
-        for i in range(25 * num_copies):
-            part = documents[1000 * (i % 25) :][:1000]
-            text = "\n\n".join("\n".join([f"w{i // 25}", *d]) for d in part)
-            (directory / f"{i}.txt").write_text(text)
-        config = make_config(
-            directory, sources=(f"text:{directory}/[0-9]*.txt",), num_shards=16
-        )
-        path = directory / "config.json"
-        path.write_text(trains(config).to_json())
-        program = [sys.executable, "-c", MEASURE, str(path)]
-        done = subprocess.run(program, capture_output=True, text=True, check=True)
-        peaks.append(json.loads(done.stdout.splitlines()[-1]))
-    # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
-    assert max(map(max, peaks)) < 1e9
-    for one, four in zip(*peaks, strict=True):
-        assert four < one + 40e6
