@@ -44,7 +44,7 @@ def open_model(setup: Setup, seed: int, *, is_rounded: bool = False) -> Any:
     _, params = jax.jit(setup.build)(tuning_step.init_key(seed))
     params = parameters.place(params, setup.encoder.arrays)
     with tempfile.TemporaryDirectory() as scratch:
-        huggingface_write.write_tuned(
+        huggingface_write.write_model(
             Path(scratch),
             params,
             setup.model,

@@ -69,7 +69,8 @@ def export(
     with _destination(output, workdir, to, is_dry_run) as target:
         if to and not is_dry_run:
             hub_models.check_account()
-        run = _write(target, workdir, format_name, dtype, step, corpus_dir, to)
+        run = run_lib.open_run(workdir, step, corpus_dir)
+        _write(target, workdir, run, format_name, dtype, to)
         if to and is_dry_run:
             print(hub_models.describe(target, to, run.step))
             return
@@ -91,55 +92,44 @@ def _destination(
 
     The path of a dry run is removed at the end.
     """
-    if not storage.is_remote(output):
-        target = _target(output, workdir, to)
-        if not is_dry_run:
-            yield target
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            yield Path(scratch) / target.name
-        return
-    used = ConfigError(f"--output={output} already exists; use a new directory")
-    before = storage.files(output)
-    if SUMS_FILE in before or any("/" in name for name in before):
-        raise used
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = os.path.join(scratch, os.path.basename(output))
-        yield Path(directory)
-        # Files of an upload that failed may be there.
-        if set(before) - set(storage.files(directory)):
-            raise used
-        storage.upload(directory, output, last=[SUMS_FILE])
-
-
-def _target(output: str, workdir: str, to: hub_models.Target | None) -> Path:
-    """Returns the absolute path of the output."""
-    target = Path(output).absolute()
-    is_new = not os.path.lexists(target)
-    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
-    if not is_new and not is_empty:
-        upload = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
-        raise ConfigError(
-            f"--output={output} already exists; use a new directory{upload}"
-        )
-    if target.is_relative_to(Path(workdir).absolute()):
+    used = f"--output={output} already exists; use a new directory"
+    target, before = Path(output).absolute(), []
+    if storage.is_remote(output):
+        before = storage.files(output)
+        if SUMS_FILE in before or any("/" in name for name in before):
+            raise ConfigError(used)
+    elif target.is_relative_to(Path(workdir).absolute()):
         raise ConfigError(
             f"--output={output} is inside --workdir={workdir}; use another directory"
         )
-    return target
+    elif os.path.lexists(target) and not _is_empty(target):
+        push = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
+        raise ConfigError(f"{used}{push}")
+    elif not is_dry_run:
+        yield target
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield (directory := Path(scratch, target.name))
+        if storage.is_remote(output):
+            # Files of an upload that failed may be there.
+            if set(before) - set(storage.files(str(directory))):
+                raise ConfigError(used)
+            storage.upload(str(directory), output, last=[SUMS_FILE])
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 def _write(
     target: Path,
     workdir: str,
+    run: run_lib.OpenedRun,
     format_name: str,
     dtype: str,
-    step: int | None,
-    corpus_dir: str | None,
     to: hub_models.Target | None,
-) -> run_lib.OpenedRun:
-    """Writes the export at once, and returns the run."""
-    run = run_lib.open_run(workdir, step, corpus_dir)
+) -> None:
+    """Writes the export, which appears when it is complete."""
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
             raise ConfigError(
@@ -162,7 +152,6 @@ def _write(
         model_card.write(  # after the digests, because users edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
         )
-    return run
 
 
 def read_back(directory: Path, run: run_lib.OpenedRun, dtype: str) -> None:

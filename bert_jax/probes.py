@@ -89,11 +89,7 @@ class Target:
 
 
 def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples:
-    """Reads the examples of probes.
-
-    Args:
-      specs: KIND:DIR, at most one of each of KINDS.
-    """
+    """Reads the examples of probes KIND:DIR, at most one of each of KINDS."""
     found: Examples = {}
     for spec in specs:
         kind, _, directory = spec.partition(":")
@@ -180,11 +176,7 @@ def read_blimp(
 
 
 def are_correct(pairs: Pairs, score: Callable[[list[str]], np.ndarray]) -> np.ndarray:
-    """Returns bool[N], whether the acceptable sentence of each pair scores higher.
-
-    Args:
-      score: maps sentences to the score of each.
-    """
+    """Returns bool[N], whether the acceptable sentence of each pair scores higher."""
     good_N, bad_N = np.split(score([*pairs.good, *pairs.bad]), 2)
     return good_N > bad_N
 

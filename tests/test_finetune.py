@@ -279,7 +279,7 @@ def test_a_teacher_must_fit_its_student_and_the_task(swept, tmp_path):
     upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
-    huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
     for other, changes, message in (
         (teacher, {"tokenizer": upper}, "another tokenizer than --model"),
         (teacher, {"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),

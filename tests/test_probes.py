@@ -58,17 +58,6 @@ def test_probes_change_no_bit_of_a_run(trained, probed):
 
 
 @pytest.mark.slow
-def test_results_are_in_the_lines_of_evaluations(probed):
-    workdir, _ = probed
-    found = results(workdir)
-    assert [*found] == [10, 20]
-    for accuracy, correlation in found.values():
-        assert accuracy / 5 == pytest.approx(round(accuracy / 5))  # 20 pairs
-        assert 0 <= accuracy <= 100
-        assert -100 <= correlation <= 100
-
-
-@pytest.mark.slow
 def test_evaluate_reports_the_probes_of_the_run(probed):
     workdir, specs = probed
     found = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))
@@ -133,6 +122,11 @@ def test_two_processes_have_the_results_of_one(tmp_path):
             "sentence1\tsentence2\tscore\na\tb\t7\n",
             "must be between 0 and the highest score of config.eval.probes has ",
         ),
+        (
+            ("stsb:DIR", "stsb:DIR"),
+            "sentence1\tsentence2\tscore\na\tb\t3\n",
+            "a second stsb probe; remove one",
+        ),
     ],
 )
 def test_an_invalid_probe_is_an_error(specs, content, message, tmp_path):
@@ -146,13 +140,6 @@ def test_an_invalid_probe_is_an_error(specs, content, message, tmp_path):
         probes.read(specs)
     found = str(error.value).replace(f":{tmp_path}", ":DIR")
     assert message in found and "\n" not in found
-
-
-def test_a_kind_occurs_once(tmp_path):
-    _, spec = probe_data.specs(tmp_path)
-    assert probes.read([spec]).keys() == {"stsb"}
-    with pytest.raises(ConfigError, match="a second stsb probe; remove one"):
-        probes.read([spec, spec])
 
 
 def test_an_invalid_spec_ends_a_run_before_anything_is_written(tmp_path):

@@ -112,10 +112,8 @@ def place(
 ) -> dict[str, jax.Array]:
     """Places a batch on the devices.
 
-    Args:
-      batch: [B, ...]. Every process passes all rows, because the longest row of the
-        whole batch determines the batch's length.
-      part: index and number of parts of this process, from `mesh.host_part`.
+    Every process passes all rows, because the longest row of the whole batch determines
+    its length; `part` is the index and number of its parts, from `mesh.host_part`.
     """
     index, num_parts = part
     rows = len(batch["input_ids"]) // num_parts
@@ -135,12 +133,7 @@ class Predictor:
         dtype: jnp.dtype,
         mesh: jax.sharding.Mesh,
     ):
-        """Compiles nothing yet.
-
-        Args:
-          max_length: T, tokens of the longest rows.
-          batch_size: rows per step, over all devices; see `rounded_up`.
-        """
+        """Compiles nothing yet; `max_length` is that of the longest rows."""
         self._batch_size = rounded_up(batch_size, mesh)
         self._max_length, self._mesh = max_length, mesh
         self._part = mesh_lib.host_part(mesh, jax.process_index())
@@ -160,9 +153,8 @@ class Predictor:
     ) -> np.ndarray:
         """Returns float32[N, ...], the logits of all rows, the same in every process.
 
-        Args:
-          params: parameters of the model with its head; they may be quantized.
-          on_rows: called after each batch with the number of rows in it.
+        The parameters may be quantized. `on_rows` is called after each batch with the
+        number of rows in it.
         """
         parts, order = [], []
         for rows_B in by_length(features.num_tokens(), self._batch_size):
@@ -181,8 +173,7 @@ class Predictor:
         return in_order
 
     def _pad_to_length(self, logits: np.ndarray) -> np.ndarray:
-        """Pads token logits with zeros from the batch's length to the full length."""
-        if logits.ndim < 3:
+        if logits.ndim < 3:  # not of tokens
             return logits
         missing = self._max_length - logits.shape[1]
         return np.pad(logits, ((0, 0), (0, missing), (0, 0)))

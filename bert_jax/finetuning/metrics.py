@@ -110,8 +110,7 @@ def tagging(
 ) -> dict[str, float]:
     """Returns precision, recall and F1 of entities, whose start, end and type count.
 
-    Args:
-      predicted, tags: BIO tags, one for each word of each sentence.
+    Each sentence has a BIO tag for each word.
     """
     from nervaluate.evaluator import Evaluator
 
@@ -198,8 +197,8 @@ def squad(
 ) -> dict[str, float]:
     """Returns exact_match and f1 over all questions, in percent.
 
-    Args:
-      answers: by question id; "" means "no answer". A question without one scores 0.
+    The answers are by question id; "" means "no answer", and a question without one
+    scores 0.
     """
     scores_2Q = _scores(questions, answers, UNITS[units])
     return {
@@ -218,9 +217,8 @@ def squad_thresholds(
 
     The prediction for a question whose null odds exceed the threshold is "no answer".
 
-    Args:
-      answers: the best non-empty answers, by question id.
-      null_odds: score of "no answer" minus score of the answer, by question id.
+    By question id, `answers` has the best non-empty answer, and `null_odds` the score
+    of "no answer" minus that of the answer.
     """
     odds = np.array([null_odds[question.id] for question in questions.questions])
     has_answer = np.array([bool(q.answers) for q in questions.questions])

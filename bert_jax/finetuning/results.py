@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,15 @@ import rich.box
 import rich.console
 import rich.table
 
-from bert_jax import small_files, storage
+from bert_jax import digests, small_files, storage
 from bert_jax.distributed import multihost
 from bert_jax.errors import AllDivergedError, CorruptError
-from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.setup import Setup, Split
 from bert_jax.finetuning.tasks.base import Examples
+from bert_jax.interop import files, huggingface_write
 from bert_jax.monitoring.progress import Progress, format_duration
 
+MODEL_DIRECTORY = "model"
 RESULT_FILE = "result.json"
 SUMMARY_FILE = "results.json"
 PREDICTIONS_DIRECTORY = "predictions"
@@ -28,6 +31,30 @@ CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
 MAX_CLASSES = 40  # a larger confusion matrix is unreadable, and is not drawn
 MAX_PRINTED = 16  # so are the numbers in one of more classes
+# The front matter is for the Hugging Face Hub.
+METADATA = "---\nlibrary_name: transformers\ntags:\n- bert\n"
+LOADING = """\
+```python
+from transformers import {cls}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = {cls}.from_pretrained("DIRECTORY")
+```
+
+or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is the
+directory of this file."""
+LENGTH = (
+    "The model was fine-tuned on rows of up to {length} tokens. Longer texts are"
+    " truncated at the end."
+)
+PAIRS = (
+    "A pair that is too long loses tokens from the end of the longer text; if both are"
+    " equally long, from the second (google-research/bert run_classifier.py)."
+    ' `truncation="longest_first"` of transformers\' fast tokenizers differs by one'
+    " token if rows have an even number N of tokens, both texts have N/2 - 1 or more,"
+    " and the second has at least as many as the first: it then keeps one token more of"
+    " the second and one less of the first."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +96,8 @@ def read(workdir: str) -> Result | None:
 
 def read_all(workdir: str) -> list[Result]:
     """Returns the results of all runs of a sweep, by learning rate and seed."""
-    found = [read(str(path)) for path in Path(workdir, "runs").iterdir()]
-    done = [result for result in found if result is not None]
-    return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
+    runs = (read(str(path)) for path in Path(workdir, "runs").iterdir())
+    return sorted(filter(None, runs), key=lambda run: (-run.learning_rate, run.seed))
 
 
 def best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
@@ -79,9 +105,9 @@ def best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
     return max(history, key=lambda entry: worth(entry, metric), default={})
 
 
-def worth(found: dict[str, Any], metric: str) -> float:
+def worth(metrics: dict[str, Any], metric: str) -> float:
     """Returns the value that ranks metrics; NaN and a missing value rank last."""
-    value = found.get(metric)  # metrics.jsonl has null for NaN
+    value = metrics.get(metric)  # metrics.jsonl has null for NaN
     return value if value is not None and math.isfinite(value) else -math.inf
 
 
@@ -115,11 +141,9 @@ def print_table(results: Sequence[Result], metric: str) -> None:
         )
     console = rich.console.Console(soft_wrap=True, highlight=False)
     console.print(table)
-    by_rate: dict[float, list[float]] = {}
-    for result in results:
-        if metric in result.metrics:
-            by_rate.setdefault(result.learning_rate, []).append(result.metrics[metric])
-    for rate, values in by_rate.items():
+    for rate in dict.fromkeys(result.learning_rate for result in results):
+        of_rate = (x.metrics for x in results if x.learning_rate == rate)
+        values = [metrics[metric] for metrics in of_rate if metric in metrics]
         if len(values) > 1:
             console.print(
                 f"learning rate {rate:g}: {metric} {np.mean(values):.4f}, standard"
@@ -135,12 +159,7 @@ def write_best(
     params: Any,
     seconds: float,
 ) -> None:
-    """Writes a model, its predictions, the plots and results.json; prints all runs.
-
-    Args:
-      params: the best parameters of the best run.
-      seconds: how long this call took.
-    """
+    """Writes a model, its predictions, the plots and results.json; prints all runs."""
     metric = setup.config.metric
 
     def predict(split: Split) -> Any:
@@ -155,7 +174,7 @@ def write_best(
 
     def write_all() -> str:
         scores = write_predictions(setup, workdir, predicted, tests)
-        tuned_model.write(setup, whole, workdir, scores)
+        write_model(setup, whole, workdir, scores)
         plot_curves(workdir, results, metric)
         dev = setup.datasets.dev[0].examples
         plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
@@ -183,16 +202,16 @@ def summary(
     """Returns the last lines of a sweep: its best run, files and next command."""
     metric = setup.config.metric
     sets = "; ".join(
-        f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-        for spec, found in scores.items()
+        f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in of_set.items())
+        for spec, of_set in scores.items()
     )
-    model = shlex.quote(f"--model={workdir}/{tuned_model.DIRECTORY}")
+    model = shlex.quote(f"--model={workdir}/{MODEL_DIRECTORY}")
     line = shlex.quote(setup.config.task.form.example)
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
         f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
         f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
-        f" model is in {workdir}/{tuned_model.DIRECTORY}, predictions in"
+        f" model is in {workdir}/{MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
         f" {workdir}/{CURVES_FILE}. Next, predict the lines of a file or,"
         f" with --input=-, of standard input:\n  echo {line} | python -m"
@@ -213,27 +232,70 @@ def write_predictions(
     setup: Setup, workdir: str, dev: list[Any], test: list[Any]
 ) -> dict[str, dict[str, float]]:
     """Writes the predictions of all sets; returns the metrics of dev sets by spec."""
-    task, names = setup.config.task, setup.datasets.names
-    scores = {}
-    for split, predicted, directory in _named(workdir, "dev", setup.datasets.dev, dev):
-        split.examples.write(directory, predicted, names)
-        scores[split.spec] = task.evaluate(split.examples, predicted, names)
-    tests = _named(workdir, "test", setup.datasets.test, test)
-    for i, (split, predicted, directory) in enumerate(tests):
-        split.examples.write(directory, predicted, names)
-        task.write_submission(directory, i, split.examples, predicted, names)
+    task, names, scores = setup.config.task, setup.datasets.names, {}
+    for kind, splits, predictions in (
+        ("dev", setup.datasets.dev, dev),
+        ("test", setup.datasets.test, test),
+    ):
+        for i, (split, predicted) in enumerate(zip(splits, predictions, strict=True)):
+            name = kind if len(splits) == 1 else f"{kind}{i + 1}"
+            directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
+            directory.mkdir(parents=True, exist_ok=True)
+            split.examples.write(directory, predicted, names)
+            if kind == "dev":
+                scores[split.spec] = task.evaluate(split.examples, predicted, names)
+            else:
+                task.write_submission(directory, i, split.examples, predicted, names)
     return scores
 
 
-def _named(
-    workdir: str, kind: str, splits: Sequence[Split], all_predicted: list[Any]
-) -> Iterator[tuple[Split, Any, Path]]:
-    """Yields data sets with their predictions, and a new directory for each."""
-    for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
-        name = kind if len(splits) == 1 else f"{kind}{i + 1}"
-        directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
-        directory.mkdir(parents=True, exist_ok=True)
-        yield split, predicted, directory
+def write_model(
+    setup: Setup, params: Any, workdir: str, scores: dict[str, dict[str, float]]
+) -> None:
+    """Writes a model for transformers and `predict`, in the place of an earlier one."""
+    target = Path(workdir) / MODEL_DIRECTORY
+    old = target.with_name(f".{MODEL_DIRECTORY}.unfinished.old")
+    # A killed process leaves its unfinished directory.
+    for unfinished in target.parent.glob(f".{MODEL_DIRECTORY}.unfinished.*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with files.new_directory(target) as tmp:
+        tokenizer, length = setup.encoder.tokenizer, setup.config.sequence_length
+        huggingface_write.write_model(
+            tmp, params, setup.model, setup.head, tokenizer, length
+        )
+        setup.config.task.write_settings(tmp, setup.datasets.train.examples)
+        digests.write_sums(tmp)
+        write_card(tmp, setup, scores)  # has no digest, because users edit it
+        if target.exists():
+            os.replace(target, old)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_card(
+    directory: Path, setup: Setup, scores: dict[str, dict[str, float]]
+) -> None:
+    """Writes README.md into the directory of a fine-tuned model."""
+    config, names = setup.config, setup.datasets.names
+    task = config.task
+    cls = task.head.architecture.removeprefix("Bert").removeprefix("Model")
+    limits = [LENGTH.format(length=config.sequence_length), *[PAIRS] * task.cuts_pairs]
+    metrics = [
+        f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
+        for spec, found in scores.items()
+        for name, value in found.items()
+    ]
+    sections = [
+        f"{METADATA}pipeline_tag: {task.pipeline}\n---",
+        f"# BERT for {task.kind.replace('_', ' ')}",
+        f"Fine-tuned with bert_jax on `{config.data.train}`.",
+        f"## Loading\n\n{LOADING.format(cls='AutoModel' + cls)}",
+        "\n".join(["## Metrics\n\n| dev set | metric | |\n|---|---|---|", *metrics]),
+        f"## Input\n\n{' '.join(limits)}",
+        f"## Labels\n\n{', '.join(f'`{name}`' for name in names)}" if names else "",
+        f"## Config\n\n```json\n{config.to_json()}\n```",
+    ]
+    text = "\n\n".join(filter(None, sections)) + "\n"
+    storage.write(str(directory / "README.md"), text.encode())
 
 
 def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:

@@ -36,6 +36,7 @@ from bert_jax.phases import Position
 from bert_jax.training import nonfinite
 from bert_jax.training.step import TrainState
 
+BEST = "best"  # directory of the best parameters, in that of the run
 # Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
 # the newest may be corrupt. Of the best parameters, one is kept.
 _KEEP = CheckpointConfig(
@@ -47,9 +48,7 @@ _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     """Starts or resumes a run, and trains to its end.
 
-    Args:
-      seed: seed of the head's initial weights, the order of rows and dropout.
-      workdir: directory of this run, shared by all processes.
+    The seed is that of the head's initial weights, the order of rows and dropout.
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.
@@ -64,11 +63,9 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
         finally:
             with monitor.activity("ending", is_bounded=False):
                 run.close()
-    history = run.history
-    best = results.best(history, setup.config.metric)
-    best_step = int(best.get("step", 0))
-    found = {name: value for name, value in best.items() if name != "step"}
-    result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
+    metrics = dict(results.best(run.history, setup.config.metric))
+    best_step, history = int(metrics.pop("step", 0)), tuple(run.history)
+    result = Result(learning_rate, seed, diverged, best_step, metrics, history)
     if multihost.is_first():
         results.write(workdir, result)
     multihost.barrier(f"{workdir}: end")
@@ -88,20 +85,15 @@ def _drop_checkpoints(workdir: str) -> None:
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
     """Restores the parameters with the best dev metric of a run onto the mesh."""
     _, params = parameters.structure(setup.build)
-    problems = integrity.verify(_best_workdir(workdir), result.best_step)
-    if problems:
+    directory, step = f"{workdir}/{BEST}", result.best_step
+    if problems := integrity.verify(directory, step):
         raise CorruptError(
-            f"{_best_workdir(workdir)} is corrupt: {problems[0]}; remove {workdir} to"
-            " repeat the run"
+            f"{directory} is corrupt: {problems[0]}; remove {workdir} to repeat the run"
         )
-    best = Checkpoints(_best_workdir(workdir))
-    found = best.restore(result.best_step, {"params": params}, setup.mesh)["params"]
-    best.close()
-    return found
-
-
-def _best_workdir(workdir: str) -> str:
-    return f"{workdir}/best"
+    checkpoints = Checkpoints(directory)
+    restored = checkpoints.restore(step, {"params": params}, setup.mesh)
+    checkpoints.close()
+    return restored["params"]
 
 
 def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
@@ -123,10 +115,10 @@ class _Run:
         workdir: str,
         monitor: Monitor,
     ):
-        config = setup.config
-        self._monitor = monitor
-        self._setup, self._config, self._workdir = setup, config, workdir
-        self._seed, recipe = seed, config.recipe
+        self._setup, self._config = setup, setup.config
+        self._workdir, self._monitor = workdir, monitor
+        self.is_interrupted = False
+        config, recipe = setup.config, setup.config.recipe
         features = setup.datasets.train.features
         self._rows = batches.Shuffled(
             len(features),
@@ -134,24 +126,19 @@ class _Run:
             seed,
             features.num_tokens() if recipe.group_by_length else None,
         )
-        self._num_steps = setup.num_steps
-        self._dev_steps = dev_steps(config, self._num_steps)
-        self.is_interrupted = False
+        self._dev_steps = dev_steps(config, setup.num_steps)
         self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
         self._dropout_key = tuning_step.dropout_key(seed)
-        tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
-        self._checkpoints = _open(workdir, _KEEP)
-        self._position = Position(setup.sha256["train"])
-        self._step = self._restore(tx)
-        multihost.agree(
-            f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
-        )
-        self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
+        self._checkpoints = Checkpoints(workdir, _KEEP)
+        self._step, self._state = self._restore(learning_rate, seed)
+        best = f"{workdir}/{BEST}"
+        multihost.agree(f"{workdir}: best", lambda: _drop_after(best, self._step))
+        self._best_weights = Checkpoints(best, _KEEP_BEST)
         monitor.open_log(
             workdir,
             self._step,
-            self._num_steps,
+            setup.num_steps,
             config.log_every_steps,
             rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
             format_steps=_format_steps,
@@ -169,46 +156,50 @@ class _Run:
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
 
-    def _restore(self, tx: Any) -> int:
-        """Initializes the state or restores the newest one; returns its step."""
+    def _restore(self, learning_rate: float, seed: int) -> tuple[int, TrainState]:
+        """Initializes the state or restores the newest one; returns its step, too."""
         setup = self._setup
+        tx, _ = tuning_step.make_optimizer(
+            setup.config.recipe, learning_rate, setup.num_steps
+        )
 
         def init() -> TrainState:
-            _, params = setup.build(tuning_step.init_key(self._seed))
+            _, params = setup.build(tuning_step.init_key(seed))
             shard = setup.config.mesh.shard_optimizer
             split = sharding.shard_over_data(params) if shard else params
             zero = jnp.zeros((), jnp.int32)
             return TrainState(zero, params, tx.init(split), zero, zero)
 
         step = self._checkpoints.recover(f"{self._workdir}: first step")
-        if not step:
-            state = jax.jit(init)()
-            if not setup.is_from_scratch:
-                params = parameters.place(state.params, setup.encoder.arrays)
-                state = dataclasses.replace(state, params=params)
-            self._state = state
-            return 0
-        like = jax.eval_shape(jax.jit(init))
-        self._state = self._checkpoints.restore(step, like, setup.mesh)
-        return step
+        if step:
+            like = jax.eval_shape(jax.jit(init))
+            return step, self._checkpoints.restore(step, like, setup.mesh)
+        state = jax.jit(init)()
+        if not setup.is_from_scratch:
+            params = parameters.place(state.params, setup.encoder.arrays)
+            state = dataclasses.replace(state, params=params)
+        return 0, state
 
     def take_steps(self) -> str:
         """Trains to the end; returns why the run diverged, or ""."""
         try:
             if self._step in self._dev_steps:
                 self._evaluate_and_save()
-            while self._step < self._num_steps and not self._stops_early():
-                self._state, step_metrics = self._setup.train_step(
+            setup = self._setup
+            features, teacher = setup.datasets.train.features, setup.teacher
+            while self._step < setup.num_steps and not self._stops_early():
+                batch = features.batch(self._rows.of_step(self._step))
+                self._state, step_metrics = setup.train_step(
                     self._state,
-                    self._batch(self._step),
+                    batches.place(batch, self._part, setup.mesh),
                     self._learning_rate,
                     self._dropout_key,
-                    self._setup.teacher.params if self._setup.teacher else None,
+                    teacher.params if teacher else None,
                 )
                 self._step += 1
                 self._monitor.step(self._step, 0, step_metrics)
                 self.is_interrupted |= preemption.interrupted()
-                if self.is_interrupted and self._step < self._num_steps:
+                if self.is_interrupted and self._step < setup.num_steps:
                     self._save()
                     raise errors.Interrupted(
                         f"step {self._step:,} is saved in {self._workdir}"
@@ -225,11 +216,6 @@ class _Run:
         with contextlib.suppress(ConfigError):  # report the first error
             self._checkpoints.close()
             self._best_weights.close()
-
-    def _batch(self, step: int) -> dict[str, jax.Array]:
-        setup = self._setup
-        batch = setup.datasets.train.features.batch(self._rows.of_step(step))
-        return batches.place(batch, self._part, setup.mesh)
 
     def _stops_early(self) -> bool:
         """Returns whether the last `early_stop_evals` evaluations did not improve."""
@@ -250,12 +236,7 @@ class _Run:
             self._evaluate()
         best = results.best(self.history, self._config.metric)
         if best["step"] == self._step and self._step not in self._best_weights.steps():
-            params: Any = {"params": self._state.params}
-            with self._monitor.activity("saving"):
-                self._best_weights.save(
-                    self._step, params, self._config, self._position
-                )
-                self._best_weights.wait()
+            self._write(self._best_weights, {"params": self._state.params})
 
     def _evaluate(self) -> None:
         """Logs the metrics of the first dev set."""
@@ -268,25 +249,27 @@ class _Run:
             self._monitor.progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
 
         with self._monitor.activity("evaluating"):
-            found = self._setup.evaluate(self._state.params, split, count)
-        line = {f"dev_{name}": value for name, value in found.items()}
-        text = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+            scores = self._setup.evaluate(self._state.params, split, count)
+        line = {f"dev_{name}": value for name, value in scores.items()}
+        text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self._monitor.log(self._step, line, f"dev set: {text}")
         self._monitor.flush()
-        self.history.append({"step": self._step, **found})
+        self.history.append({"step": self._step, **scores})
 
     def _save(self) -> None:
         self._monitor.flush()  # raises if the steps since the last line diverged
         nonfinite.check_finite(self._step, self._state)
-        with self._monitor.activity("saving"):
-            self._checkpoints.save(
-                self._step, self._state, self._config, self._position
-            )
-            self._checkpoints.wait()
+        self._write(self._checkpoints, self._state)
 
-    def _check_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
+    def _write(self, checkpoints: Checkpoints, state: Any) -> None:
+        position = Position(self._setup.sha256["train"])
+        with self._monitor.activity("saving"):
+            checkpoints.save(self._step, state, self._config, position)
+            checkpoints.wait()
+
+    def _check_steps(self, last_step: int, steps: Sequence[dict[str, Any]]) -> None:
         """Reports steps that are not finite; too many in a row raise DivergedError."""
-        in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
+        in_row = [int(metrics["bad_steps_in_row"]) for metrics in steps]
         if any(in_row):
             self._monitor.print(
                 f"{sum(map(bool, in_row))} of the last {len(in_row)} steps up to step"
@@ -307,37 +290,23 @@ def _format_steps(line: dict[str, float]) -> str:
     return text
 
 
-def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
-    """Opens the checkpoints of a directory, which process 0 creates."""
-
-    def make() -> str:
-        Path(workdir).mkdir(parents=True, exist_ok=True)
-        return ""
-
-    multihost.agree(f"make {workdir}", make)
-    return Checkpoints(workdir, config)
-
-
-def _drop_best_after(workdir: str, step: int) -> str:
+def _drop_after(directory: str, step: int) -> str:
     """Removes the best parameters of steps after the one that the run resumes from.
 
     There are some if the newest checkpoint was corrupt.
     """
-    for later in integrity.steps(_best_workdir(workdir)):
+    for later in integrity.steps(directory):
         if later > step:
-            shutil.rmtree(integrity.directory_of(_best_workdir(workdir), later))
+            shutil.rmtree(integrity.directory_of(directory, later))
     return ""
 
 
 def _read_history(workdir: str) -> str:
     """Returns the evaluations of the dev set in metrics.jsonl, as JSON."""
-    found = []
+    history = []
     for line in writer.read(workdir):
-        dev = {
-            name.removeprefix("dev_"): value
-            for name, value in line.items()
-            if name.startswith("dev_")
-        }
+        names = [name for name in line if name.startswith("dev_")]
+        dev = {name.removeprefix("dev_"): line[name] for name in names}
         if dev:
-            found.append({"step": line["step"], **dev})
-    return json.dumps(found)
+            history.append({"step": line["step"], **dev})
+    return json.dumps(history)

@@ -99,18 +99,18 @@ def read_datasets(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
     names = task.label_names(config.data.train, header)
 
     def split(spec: str, role: Role) -> Split:
-        found: Any = task.read(spec, header, names, role)
+        examples: Any = task.read(spec, header, names, role)
         if role == "test":
-            found = found.as_test_set(train.examples)
-        elif not found.is_labelled:
+            examples = examples.as_test_set(train.examples)
+        elif not examples.is_labelled:
             raise ConfigError(
                 f"{spec} has no labels; config.data.train and config.data.dev need"
                 " labels: check the columns that config.task names"
             )
-        features = task.featurize(found, names, tokenizer, length, role)
+        features = task.featurize(examples, names, tokenizer, length, role)
         if not len(features):
-            raise ConfigError(f"{spec} has no examples; {found.why_empty()}")
-        return Split(spec, found, features)
+            raise ConfigError(f"{spec} has no examples; {examples.why_empty()}")
+        return Split(spec, examples, features)
 
     train = split(config.data.train, "train")
     return Datasets(
@@ -157,7 +157,7 @@ class Setup:
     def graphdef(self) -> nnx.GraphDef:
         return parameters.structure(self.build)[0]
 
-    @functools.cached_property
+    @property
     def num_steps(self) -> int:
         """Returns the number of steps of a run."""
         recipe = self.config.recipe
@@ -167,13 +167,12 @@ class Setup:
     @functools.cached_property
     def train_step(self) -> Any:
         """Returns the jitted train step, shared by all learning rates and seeds."""
-        step = tuning_step.make_train_step(
-            self.config,
-            self.graphdef,
-            self.num_steps,
-            self.teacher.graphdef if self.teacher else None,
+        teacher = self.teacher.graphdef if self.teacher else None
+        return compilation.jit(
+            tuning_step.make_train_step(
+                self.config, self.graphdef, self.num_steps, teacher
+            )
         )
-        return compilation.jit(step)
 
     @functools.cached_property
     def predictor(self) -> Predictor:

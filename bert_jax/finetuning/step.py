@@ -32,11 +32,7 @@ from bert_jax.training.step import Batch, Metrics, TrainState
 def make_optimizer(
     recipe: RecipeConfig, learning_rate: Any, num_steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer and the learning rate schedule of a run.
-
-    Args:
-      learning_rate: the peak, a Python float or float32[].
-    """
+    """Returns the optimizer and the schedule of a run; `learning_rate` is the peak."""
     warmup_steps = int(recipe.warmup_fraction * num_steps)
     config = OptimizerConfig(
         name=recipe.optimizer,

@@ -22,7 +22,6 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning import results as results_lib
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
-from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.config import MAY_CHANGE, FinetuneConfig
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Datasets, Setup, Start
@@ -91,7 +90,7 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
 def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
     """Locks the workdir and writes its settings; returns "", for `multihost.agree`."""
     workdir_lib.lock(workdir)
-    for name in (tuned_model.DIRECTORY, results_lib.PREDICTIONS_DIRECTORY):
+    for name in (results_lib.MODEL_DIRECTORY, results_lib.PREDICTIONS_DIRECTORY):
         path = Path(workdir) / name
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise ConfigError(f"{path} is not a directory; remove it")
@@ -139,7 +138,6 @@ def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> No
 def describe(setup: Setup, start: Start, workdir: str) -> str:
     """Returns the first lines of a sweep: its model, task, data and devices."""
     config, datasets = setup.config, setup.datasets
-    model = setup.encoder.config
     part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
     names = f", {len(datasets.names)} labels" if datasets.names else ""
     notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
@@ -147,13 +145,12 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
         split.examples.size(len(split.features))
         for split in (datasets.train, *datasets.dev)
     ]
-    teacher = []
+    models = [f"model:  {start.model}, {part}; {_size(setup.encoder.config)}"]
     if setup.teacher:
-        layers = _layers(setup.teacher.config)
-        teacher = [f"teacher: {config.distill.teacher}, {layers}"]
+        size = _size(setup.teacher.config)
+        models.append(f"teacher: {config.distill.teacher}, {size}")
     lines = [
-        f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
-        *teacher,
+        *models,
         f"task:   {config.task.kind}{names}, rows of at most"
         f" {config.sequence_length} tokens, best by {config.metric}",
         f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
@@ -164,14 +161,14 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     return "\n".join(lines)
 
 
-def _layers(model: ModelConfig) -> str:
+def _size(model: ModelConfig) -> str:
     number = model.num_hidden_layers
-    return f"{number} layer{'s' if number > 1 else ''}"
+    return f"{number} layer{'s' if number > 1 else ''} of {model.hidden_size}"
 
 
 def class_counts(datasets: Datasets) -> list[str]:
     """Returns a line for each labelled set with the number of examples per class."""
-    found = []
+    notes = []
     for split in (datasets.train, *datasets.dev):
         counts = split.examples.class_counts(datasets.names)
         shown = [f"{name} {count:,}" for name, count in counts]
@@ -180,13 +177,13 @@ def class_counts(datasets: Datasets) -> list[str]:
             (most, highest), (least, lowest) = counts[0], counts[-1]
             shown = [f"from {least} {lowest:,} to {most} {highest:,}"]
         if shown:
-            found.append(f"{split.spec}: {', '.join(shown)}")
-    return found
+            notes.append(f"{split.spec}: {', '.join(shown)}")
+    return notes
 
 
 def losses(datasets: Datasets) -> list[str]:
     """Returns a line for each data set that was truncated or is incomplete."""
-    found = []
+    notes = []
     for split in (datasets.train, *datasets.dev, *datasets.test):
         parts = [
             f"{count:,} {words}"
@@ -195,5 +192,5 @@ def losses(datasets: Datasets) -> list[str]:
             if (count := getattr(holder, name, 0))
         ]
         if parts:
-            found.append(f"{split.spec}: {', '.join(parts)}")
-    return found
+            notes.append(f"{split.spec}: {', '.join(parts)}")
+    return notes

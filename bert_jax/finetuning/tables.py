@@ -303,9 +303,8 @@ def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
     return found
 
 
-def scores(table: Table, column: str, key: str) -> np.ndarray:
+def scores(values: Located, key: str) -> np.ndarray:
     """Returns the finite numbers of a column that a config key names, as float32[N]."""
-    values = table.located(column, key)
     found = np.empty(len(values), np.float32)
     for i, (value, where) in enumerate(values):
         try:

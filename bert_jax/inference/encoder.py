@@ -234,8 +234,7 @@ def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     tokens, because it was truncated or the tokenizer drops its characters, has the id
     0 and features of 0.
 
-    Args:
-      features: features of the text's tokens, including [CLS] and [SEP].
+    The features include those of [CLS] and [SEP].
     """
     spans = [match.span() for match in re.finditer("[^ ]+", text)]
     words = np.array(spans, np.int32).reshape(-1, 2)
@@ -262,8 +261,8 @@ def _forward(
     pooling: str,
 ) -> jax.Array:
     """Returns float32[B, T, F], or [B, F] if pooled."""
-    bert: Any = nnx.merge(graphdef, int8.dequantize(params))
-    states = bert.states(batch, dropout_key=None, dtype=dtype)
+    model: Any = nnx.merge(graphdef, int8.dequantize(params))
+    states = model.bert.states(batch, dropout_key=None, dtype=dtype)
     x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
     if pooling == "cls":
         return x_BTF[:, 0]

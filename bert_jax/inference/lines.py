@@ -4,6 +4,7 @@ Lines are read in chunks and split into their parts.
 """
 
 import collections
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli
-from bert_jax.data.sources import formats, lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.inference.model import DTYPES, WEIGHTS, Model, Parts
 from bert_jax.monitoring.progress import Progress
@@ -60,9 +61,7 @@ def process(
 ) -> tuple[int, float]:
     """Computes and writes the results of all lines; returns their number and seconds.
 
-    Args:
-      path, max_parts, is_uniform: see `read_chunks`.
-      compute: maps a chunk of lines to one result each.
+    `compute` maps a chunk of `read_chunks` to one result for each line.
     """
     begin, num_lines = time.monotonic(), 0
     on_batch = progress.add if progress else None
@@ -99,7 +98,7 @@ def read(path: str) -> Iterator[str]:
 
 def _pieces(pipe: Any) -> Iterator[bytes]:
     """Yields the bytes of a pipe, a BufferedReader, when they arrive."""
-    yield pipe.read(formats.HEAD_BYTES)
+    yield pipe.read(lines.HEAD_BYTES)
     while piece := pipe.read1(lines.CHUNK_BYTES):
         yield piece
 
@@ -109,27 +108,19 @@ def read_chunks(
 ) -> Iterator[list[Parts]]:
     """Yields chunks of LINES_AT_ONCE lines, each line split into its parts.
 
-    Args:
-      path: a file, or "-" for standard input.
-      max_parts: maximum parts of a line; further separators belong to the last part.
-      is_uniform: whether all lines must have as many parts as the first.
+    Separators beyond `max_parts` parts belong to the last part.
     """
-    chunk: list[Parts] = []
-    num_parts = 0
-    for line in read(path):
-        parts = tuple(line.split(SEPARATOR, max_parts - 1))
-        num_parts = num_parts or len(parts)
-        if is_uniform and len(parts) != num_parts:
-            raise ConfigError(
-                f"--input has the line {line[:60]!r} with {len(parts)}"
-                f" part{'s' * (len(parts) > 1)}, but its first line has {num_parts};"
-                " give all lines the same number of parts"
-            )
-        chunk.append(parts)
-        if len(chunk) == LINES_AT_ONCE:
-            yield chunk
-            chunk = []
+    lines, num_parts = read(path), 0
+    while chunk := list(itertools.islice(lines, LINES_AT_ONCE)):
+        split = [tuple(line.split(SEPARATOR, max_parts - 1)) for line in chunk]
+        num_parts = num_parts or len(split[0])
+        for line, parts in zip(chunk, split, strict=True):
+            if is_uniform and len(parts) != num_parts:
+                raise ConfigError(
+                    f"--input has the line {line[:60]!r} with {len(parts)}"
+                    f" part{'s' * (len(parts) > 1)}, but its first line has"
+                    f" {num_parts}; give all lines the same number of parts"
+                )
+        yield split
     if not num_parts:
         raise ConfigError(f"--input={path} has no lines; give at least one")
-    if chunk:
-        yield chunk

@@ -95,8 +95,7 @@ class MaskedLM(Model):
     ) -> Scores:
         """Computes the pseudo-log-likelihood of each of N texts.
 
-        Args:
-          on_batch: called after each batch with the number of tokens scored in it.
+        `on_batch` is called after each batch with the number of tokens scored in it.
         """
         base.as_parts(texts)  # refuses a single string
         for text in texts:
@@ -124,11 +123,8 @@ class Scorer:
     ):
         """Compiles nothing yet.
 
-        Args:
-          graphdef: structure of a `BertForPreTraining`; its next-sentence head and
-            pooler may be missing.
-          max_length, batch_size: as in `load_masked_lm`.
-          mesh: mesh of the parameters, and of each call.
+        The graphdef is that of a `BertForPreTraining`; its next-sentence head and
+        pooler may be missing.
         """
         self._batch_size = batches.rounded_up(batch_size, mesh)
         self._tokenizer, self._encode = tokenizer, tokenizer.encoder()
@@ -147,7 +143,10 @@ class Scorer:
 
         Masked rows are sorted by length before they are batched.
         """
-        rows, num_truncated = self._rows(texts)
+        length, text_N = self._max_length, np.arange(len(texts))
+        tokens = text_rows.join(self._encode([*texts]), self._tokenizer, length)
+        no_pair_N = np.full_like(text_N, -1)
+        rows, num_truncated = text_rows.of_pairs(tokens, text_N, no_pair_N, length)
         lengths_N = rows.pairs_N4[:, 1]
         order_N = np.argsort(lengths_N, kind="stable")
         text_M = np.repeat(order_N, lengths_N[order_N])
@@ -164,13 +163,6 @@ class Scorer:
                 on_batch(int(is_real_B.sum()))
         values_N = np.bincount(text_M, weights=log_probs_M, minlength=len(texts))
         return Scores(values_N, lengths_N, num_truncated)
-
-    def _rows(self, texts: Sequence[str]) -> tuple[Rows, int]:
-        """Returns the rows, unmasked, and the number of truncated ones."""
-        found = self._encode(list(texts))
-        tokens = text_rows.join(found, self._tokenizer, self._max_length)
-        a_N = np.arange(len(texts))
-        return text_rows.of_pairs(tokens, a_N, np.full_like(a_N, -1), self._max_length)
 
     def _masked(
         self, rows: Rows, text_B: np.ndarray, position_B: np.ndarray

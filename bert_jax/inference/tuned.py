@@ -7,9 +7,8 @@ from typing import Any
 import jax
 
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.batches import Predictor
-from bert_jax.finetuning.tasks import HEADS
+from bert_jax.finetuning.tasks import HEADS, TASKS
 from bert_jax.finetuning.tasks.base import Form
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model, Parts, Text
@@ -56,9 +55,8 @@ def load_tuned(
         directory = source_lib.model_path(os.fspath(path), "model")
         model = model_lib.read_tuned(str(directory), HEADS, "model")
         assert model.head is not None
-        settings = tuned_model.read_settings(
+        settings = TASKS[model.head.kind].read_settings(
             directory,
-            model.head.kind,
             threshold=threshold,
             null_threshold=null_threshold,
             has_impossible=None if null_threshold is None else True,
@@ -96,13 +94,13 @@ class TunedModel(Model):
         num_best: int,
         **options: Any,
     ):
-        """Places a model; see `load_tuned`, and `tuned_model.read_settings`."""
+        """Places a model; see `load_tuned`, and `Task.read_settings`."""
         super().__init__(model, **options)
         assert model.head is not None
         self._head, self._prompt, self._settings = model.head, model.prompt, settings
         self.kind, self.labels = model.head.kind, model.head.labels
         self.num_cut_words = 0
-        self._task = tuned_model.task_of(self.kind, self.labels, settings, num_best)
+        self._task = TASKS[self.kind].of_model(self.labels, settings, num_best)
         self._task.check(self.max_length)
         self.max_texts = self._task.form.most
         self._predictor = Predictor(

@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def is_source(path: Path) -> bool:
     """Returns whether a path is the directory or prefix of a TF1 checkpoint of BERT."""
     if path.is_dir():
         return (path / CONFIG).exists() and any(path.glob("*.index"))
-    return path.suffix == ".index" or _index(path).exists()
+    return path.suffix == ".index" or Path(f"{path}.index").exists()
 
 
 def open_source(path: Path) -> Source:
@@ -89,6 +89,17 @@ def open_source(path: Path) -> Source:
     sizes = _sizes(directory)
     shapes = _shapes(prefix)
     names = GOOGLE.our_names(shapes)
+
+    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+        with _open(prefix) as reader:
+            arrays = {
+                ours: np.asarray(reader.get_tensor(names[ours])) for ours in wanted
+            }
+        return {
+            ours: GOOGLE.lay_out(ours, array.astype(np.float32))
+            for ours, array in arrays.items()
+        }
+
     return Source(
         directory=directory,
         sizes=sizes,
@@ -99,10 +110,7 @@ def open_source(path: Path) -> Source:
             for ours, name in names.items()
         },
         others=tuple(shapes.keys() - names.values()),
-        read=lambda wanted: {
-            ours: GOOGLE.lay_out(ours, array)
-            for ours, array in _read(prefix, {x: names[x] for x in wanted}).items()
-        },
+        read=read,
         notes=(
             "Google's hidden_act 'gelu' means gelu_new since 2019-02-07 and meant gelu"
             " before, and the checkpoint does not record whether its text was"
@@ -138,10 +146,6 @@ def _sizes(directory: Path) -> dict[str, Any]:
     return config | {"layer_norm_eps": LAYER_NORM_EPS}
 
 
-def _index(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".index")
-
-
 def _prefix(path: Path) -> Path:
     """Returns the checkpoint's path without .index, and checks its files' links."""
     if path.is_dir():
@@ -154,7 +158,7 @@ def _prefix(path: Path) -> Path:
             )
         path = found[0]
     prefix = path.with_suffix("") if path.suffix == ".index" else path
-    files.file(prefix.parent, _index(prefix).name)
+    files.file(prefix.parent, f"{prefix.name}.index")
     for data in _data_files(prefix):
         files.refuse_link_outside(data, prefix.parent)
     return prefix
@@ -205,15 +209,6 @@ def _convert_tf2(prefix: Path) -> str:
         f" c = t.BertConfig.from_json_file('{prefix.parent / CONFIG}');"
         f" load(t.BertModel(c), '{prefix}', c).save_pretrained('NEW_DIRECTORY')\""
     )
-
-
-def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns the variables of `names`, {key: variable}, as float32 arrays by key."""
-    with _open(prefix) as reader:
-        return {
-            key: np.asarray(reader.get_tensor(name)).astype(np.float32)
-            for key, name in names.items()
-        }
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from bert_jax import hub
 from bert_jax.errors import ConfigError
@@ -41,7 +42,8 @@ def model(path: str, given_as: str) -> Path:
 
     Downloads the files that are not there. The name of the directory is the commit.
     """
-    name, revision = _name_and_revision(path)
+    match: Any = _MODEL.fullmatch(path)
+    name, revision = match["name"], match["revision"]
     what = f"{given_as}={path} (no directory here, so a model on the Hugging Face Hub)"
     try:
         with hub.raise_errors(what):
@@ -60,21 +62,16 @@ def model(path: str, given_as: str) -> Path:
 
 def pinned(path: str, directory: Path) -> str:
     """Returns NAME@COMMIT for a model that `model` has found."""
-    return f"{_name_and_revision(path)[0]}@{directory.name}"
+    match: Any = _MODEL.fullmatch(path)
+    return f"{match['name']}@{directory.name}"
 
 
 def is_pinned_as(path: str, recorded: str) -> bool:
     """Returns whether `pinned` may have returned `recorded` for a model."""
-    name, revision = _name_and_revision(path)
-    recorded_name, _, commit = recorded.partition("@")
-    is_commit = re.fullmatch("[0-9a-f]{40}", revision or "")
-    return name == recorded_name and (not is_commit or revision == commit)
-
-
-def _name_and_revision(path: str) -> tuple[str, str | None]:
-    match = _MODEL.fullmatch(path)
-    assert match is not None, path
-    return match["name"], match["revision"]
+    match: Any = _MODEL.fullmatch(path)
+    name, _, commit = recorded.partition("@")
+    is_commit = re.fullmatch("[0-9a-f]{40}", match["revision"] or "")
+    return match["name"] == name and (not is_commit or match["revision"] == commit)
 
 
 def _snapshot(name: str, revision: str | None) -> Path:
@@ -119,12 +116,6 @@ class Target:
         prefix = "" if self.branch == _DEFAULT_BRANCH else f"{self.branch}-"
         return f"{prefix}step-{step}"
 
-    @property
-    def visibility(self) -> str:
-        if self.private is None:
-            return "public, or as your organization's default is"
-        return "private" if self.private else "public"
-
 
 def target(argument: str, private: bool | None) -> Target:
     """Returns the target for USER/NAME[@BRANCH]."""
@@ -154,11 +145,13 @@ def check_account() -> None:
 def describe(directory: Path, to: Target, step: int) -> str:
     """Returns the files, sizes and revision that `push` would send."""
     sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
+    default = "public, or as your organization's default is"
+    visibility = {True: "private", False: "public", None: default}[to.private]
     return "\n".join(
         [
             f"Would push {len(sizes)} files, {sum(sizes.values()):,} bytes, to"
             f" {to.repository} on the Hugging Face Hub (branch {to.branch}, tag"
-            f" {to.tag(step)}; a new repository is {to.visibility}). Nothing was sent.",
+            f" {to.tag(step)}; a new repository is {visibility}). Nothing was sent.",
             *(f"  {name:<28} {size:>15,} bytes" for name, size in sizes.items()),
         ]
     )

@@ -32,35 +32,22 @@ def write(
 ) -> None:
     """Writes a pretrained model into an existing directory."""
     max_length = config.model.max_position_embeddings
-    _write(directory, params, config.model, None, tokenizer, max_length, dtype)
+    write_model(directory, params, config.model, None, tokenizer, max_length, dtype)
 
 
-def write_tuned(
-    directory: Path,
-    params: Any,
-    config: ModelConfig,
-    head: Head,
-    tokenizer: tokenizers.Tokenizer,
-    max_length: int,
-) -> None:
-    """Writes a fine-tuned model into an existing directory.
-
-    A dual encoder also gets the files with which sentence-transformers pools.
-    """
-    _write(directory, params, config, head, tokenizer, max_length, "float32")
-    if head.type.is_dual_encoder:
-        sentence_transformers.write(directory, config.hidden_size, max_length)
-
-
-def _write(
+def write_model(
     directory: Path,
     params: Any,
     config: ModelConfig,
     head: Head | None,
     tokenizer: tokenizers.Tokenizer,
     max_length: int,
-    dtype: str,
+    dtype: str = "float32",
 ) -> None:
+    """Writes a model with a task head, or without one, into an existing directory.
+
+    A dual encoder also gets the files with which sentence-transformers pools.
+    """
     safetensors.numpy.save_file(
         weight_names.rename(params, HUGGINGFACE, jnp.dtype(dtype)),
         directory / WEIGHTS,
@@ -75,6 +62,8 @@ def _write(
         directory / "tokenizer_config.json", tokenizer_config(max_length, tokenizer)
     )
     tokenizer.save(directory)
+    if head and head.type.is_dual_encoder:
+        sentence_transformers.write(directory, config.hidden_size, max_length)
 
 
 def model_config(

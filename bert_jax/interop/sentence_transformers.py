@@ -22,14 +22,10 @@ _TYPE = "sentence_transformers.models."
 
 def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
     """Adds files to a model's directory for embeddings as in `BertForSimilarity`."""
+    parts = (("", "Transformer"), (POOLING_DIRECTORY, "Pooling"))
     modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Transformer"},
-        {
-            "idx": 1,
-            "name": "1",
-            "path": POOLING_DIRECTORY,
-            "type": f"{_TYPE}Pooling",
-        },
+        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPE}{name}"}
+        for i, (path, name) in enumerate(parts)
     ]
     write_json(directory / MODULES_FILE, modules)
     write_json(

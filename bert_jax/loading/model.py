@@ -26,10 +26,9 @@ from bert_jax.interop import (
 from bert_jax.interop.files import Source
 from bert_jax.loading import source as source_lib
 from bert_jax.model import heads, parameters
-from bert_jax.model.bert import Bert, BertForPreTraining
+from bert_jax.model.bert import BertForPreTraining
 from bert_jax.model.heads import Head, HeadType
 
-PREFIX = "bert."  # starts the encoder's parameter names in a model with a head
 # The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
 # most 5e-4.
 GOOGLE_HIDDEN_ACT = "gelu_new"
@@ -74,10 +73,8 @@ def read_encoder(
     Padding rows of the table of tokens are dropped.
 
     Args:
-      path: the path of the model, see source.py for the formats.
       lowercase: whether its text was lower-cased, for models that do not record it.
       given_as: the flag, key or argument that has the path, for error messages.
-      has_masked_lm: whether to read the masked-LM head, too.
     """
     directory = source_lib.model_path(path, given_as)
     source = source_lib.open_source(directory, f"{given_as}={path}")
@@ -179,17 +176,17 @@ def _notes(
     vocab_size: int,
 ) -> tuple[str, ...]:
     """Returns a line for each part of a model that is not used."""
-    found = []
+    notes = []
     # Each model is read without some of the pretraining heads.
-    heads_of = (name for name in source.names if name.startswith(source_lib.HEADS))
-    if unused := source.unused({*wanted, *heads_of}):
-        found.append(f"unused tensors: {source_lib.some(unused)}")
+    of_heads = (name for name in source.names if name.startswith(source_lib.HEADS))
+    if unused := source.unused({*wanted, *of_heads}):
+        notes.append(f"unused tensors: {source_lib.some(unused)}")
     if len(tokenizer.vocab) < vocab_size:
-        found.append(
+        notes.append(
             f"the tokenizer of {source.directory} has {len(tokenizer.vocab):,} tokens,"
             f" and the table of tokens {vocab_size:,} rows; the last ones are not used"
         )
-    return tuple(found)
+    return tuple(notes)
 
 
 def place(model: HostModel) -> PlacedModel:
@@ -199,12 +196,13 @@ def place(model: HostModel) -> PlacedModel:
         model.config, model.vocab_size, head, has_masked_lm, has_pooler=False
     )
     mesh = jax.sharding.get_mesh()
-    params = [
-        jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
-        for name, leaf in _named(abstract, head, has_masked_lm)
-    ]
-    placed = jax.tree.unflatten(jax.tree.structure(abstract), params)
-    return PlacedModel(model.config, graphdef, placed)
+
+    def place_array(path: Any, leaf: Any) -> jax.Array:
+        array = model.arrays[parameters.path_name(path)]
+        return jax.device_put(array, jax.NamedSharding(mesh, leaf.sharding.spec))
+
+    params = jax.tree_util.tree_map_with_path(place_array, abstract)
+    return PlacedModel(model.config, graphdef, params)
 
 
 def _shapes(
@@ -212,7 +210,8 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter by name, with the pooler of an encoder."""
     _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
-    return {name: leaf.shape for name, leaf in _named(params, head, has_masked_lm)}
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {parameters.path_name(path): leaf.shape for path, leaf in leaves}
 
 
 def _structure(
@@ -228,23 +227,15 @@ def _structure(
     def initialized(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         if head:
             return heads.build(config, vocab_size, head, key)
-        rngs = nnx.Rngs(params=key)
+        model = BertForPreTraining(config, vocab_size, nnx.Rngs(params=key))
+        del model.next_sentence
+        if has_masked_lm or not has_pooler:
+            del model.bert.pooler
         if not has_masked_lm:
-            return nnx.split(Bert(config, vocab_size, rngs, has_pooler=has_pooler))
-        model = BertForPreTraining(config, vocab_size, rngs)
-        del model.next_sentence, model.bert.pooler  # `masked_lm` reads neither
+            del model.transform, model.transform_norm, model.decoder_bias
         return nnx.split(model)
 
     return parameters.structure(initialized)
-
-
-def _named(
-    params: Any, head: Head | None, has_masked_lm: bool
-) -> list[tuple[str, Any]]:
-    """Returns the parameters with their names in a model with a head."""
-    prefix = "" if head or has_masked_lm else PREFIX
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return [(prefix + parameters.path_name(path), leaf) for path, leaf in leaves]
 
 
 def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
@@ -258,7 +249,7 @@ def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
     if num_layers in (0, most):
         return encoder
     config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
-    dropped = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
+    dropped = tuple(f"bert.layers.{i}." for i in range(num_layers, most))
     arrays = {
         name: array
         for name, array in encoder.arrays.items()

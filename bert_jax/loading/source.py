@@ -84,15 +84,10 @@ def local_path(path: str, given_as: str) -> Path:
     Of a workdir, the newest checkpoint and the config are downloaded. The files are
     removed when the process exits.
     """
-    path = storage.parse_path(given_as, path)
-    return (
-        _download(path, given_as) if storage.is_remote(path) else Path(path).absolute()
-    )
-
-
-def _download(url: str, given_as: str) -> Path:
-    step = integrity.newest_step(url)
-    checkpoint = f"{integrity.DIRECTORY}/{step}/"
+    url = storage.parse_path(given_as, path)
+    if not storage.is_remote(url):
+        return Path(url).absolute()
+    checkpoint = f"{integrity.DIRECTORY}/{integrity.newest_step(url)}/"
     is_workdir = storage.exists(f"{url}/{integrity.DIRECTORY}")
 
     def is_wanted(name: str) -> bool:
@@ -152,17 +147,14 @@ def is_workdir(directory: Path) -> bool:
 def describe(path: Path, given: str) -> Source:
     """Opens a model as `open_source`, but no checkpoint of a run and no device."""
     if is_workdir(path):
-        return _describe_run(path, _config_of_run(path))
+        return _describe_run(path)[0]
     return open_source(path, given)
 
 
-def _config_of_run(directory: Path) -> ExperimentConfig:
+def _describe_run(directory: Path) -> tuple[Source, ExperimentConfig]:
+    """Returns a run without its tensors, and its config."""
     config = workdir.read_config(str(directory))
     assert config is not None, "is_workdir has found config.json"
-    return config
-
-
-def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
     corpus_dir = config.data.corpus_dir
     if not corpus.exists(corpus_dir):
         raise ConfigError(
@@ -170,11 +162,11 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
             f" {corpus_dir!r}, which is missing; restore the corpus, or use an export"
             " of the run"
         )
-    sizes = dataclasses.asdict(config.model)
+    vocab_size = config.tokenizer.vocab_size
     tokenizer = tokenizers.read(corpus_dir, config.tokenizer)
-    return Source(
+    source = Source(
         directory=directory,
-        sizes=sizes | {"vocab_size": config.tokenizer.vocab_size},
+        sizes=dataclasses.asdict(config.model) | {"vocab_size": vocab_size},
         tokenizer=SourceTokenizer(
             Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
             config.tokenizer.lowercase,
@@ -186,12 +178,12 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
         shapes={},
         read=lambda _: {},
     )
+    return source, config
 
 
 def open_workdir(directory: Path) -> Source:
     """Opens the newest checkpoint of a workdir of `train`."""
-    config = _config_of_run(directory)
-    described = _describe_run(directory, config)
+    described, config = _describe_run(directory)
     step = integrity.newest_step(str(directory))
     if not step:
         raise ConfigError(
@@ -217,26 +209,20 @@ def open_workdir(directory: Path) -> Source:
     checkpoints.close()
 
     def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
-        arrays = _read_workdir(directory, step, config)
+        mesh = jax.sharding.get_mesh()
+        whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
+        like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
+            run_lib.abstract_params(config)[1],
+        )
+        checkpoints = Checkpoints(str(directory))
+        restored = checkpoints.restore(step, {"params": like}, mesh)
+        checkpoints.close()
+        arrays = parameters.by_name(restored["params"])
         return {name: arrays[name] for name in wanted}
 
     names = {name: name for name in shapes}
     return dataclasses.replace(described, names=names, shapes=shapes, read=read)
-
-
-def _read_workdir(
-    directory: Path, step: int, config: ExperimentConfig
-) -> dict[str, np.ndarray]:
-    mesh = jax.sharding.get_mesh()
-    whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        run_lib.abstract_params(config)[1],
-    )
-    checkpoints = Checkpoints(str(directory))
-    restored = checkpoints.restore(step, {"params": like}, mesh)
-    checkpoints.close()
-    return parameters.by_name(restored["params"])
 
 
 def check_tensors(

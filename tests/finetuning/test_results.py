@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bert_jax.errors import CorruptError
 from bert_jax.finetuning import results
 from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.tasks import TASKS
 from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
 from bert_jax.finetuning.tasks.tagging import Sentences
@@ -132,3 +134,32 @@ def test_every_set_has_its_predictions(tmp_path):
     assert by_name == ["index\tprediction", "0\tfor", "1\tagainst", "2\tfor"]
     by_number = (directory / "test2" / "SST-2.tsv").read_text().splitlines()
     assert by_number == ["index\tprediction", "0\t1", "1\t1", "2\t0"]
+
+
+def write_card(tmp_path, kind, **more):
+    setup = labelled.make_setup(tmp_path, kind=kind, **more)
+    results.write_card(tmp_path, setup, {"tsv:dev.tsv": {"accuracy": 0.87654}})
+    return (tmp_path / "README.md").read_text(), setup
+
+
+def test_the_card_has_metrics_labels_and_config(tmp_path):
+    card, setup = write_card(tmp_path, "classification")
+    metadata = card.split("---\n")[1].splitlines()
+    assert "library_name: transformers" in metadata
+    assert "pipeline_tag: text-classification" in metadata
+    assert "AutoModelForSequenceClassification.from_pretrained" in card
+    assert "| `tsv:dev.tsv` | accuracy | 0.8765 |" in card
+    assert "`against`, `for`" in card and "rows of up to 24 tokens" in card
+    block = card.split("```json\n")[1].split("```")[0]
+    assert json.loads(block) == json.loads(setup.config.to_json())
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_card_names_a_transformers_class_and_how_pairs_are_truncated(
+    kind, tmp_path
+):
+    card, _ = write_card(tmp_path, kind)
+    assert ("longest_first" in card) == (kind in ("regression", "multiple_choice"))
+    transformers = pytest.importorskip("transformers")
+    (name,) = re.findall(r"import (AutoModel\w*), AutoTokenizer", card)
+    assert hasattr(transformers, name)

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import sweep, tuned_model
+from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning.setup import Datasets, Split, Start
 from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
@@ -75,7 +75,7 @@ def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     left = tmp_path / ".model.unfinished.x"  # left by a killed process
     left.mkdir()
     for _ in range(2):
-        tuned_model.write(setup, params, str(tmp_path), {})
+        results.write_model(setup, params, str(tmp_path), {})
     assert all(path.is_dir() for path in theirs) and (tmp_path / "model.zip").exists()
     assert not left.exists() and not list(tmp_path.glob(".model*"))
     assert tuned.read(tmp_path / "model").head == setup.head

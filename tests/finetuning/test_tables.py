@@ -251,8 +251,7 @@ def test_sets_of_classes():
 
 def test_scores():
     def scores(*values):
-        table = tables.Table("dev", {"x": [*values]})
-        return tables.scores(table, "x", "config.task.label")
+        return tables.scores(located(values), "config.task.label")
 
     assert scores("3.25", 5).dtype == np.float32 and scores("3.25", 5)[0] == 3.25
     for wrong in ("much", "nan", None, ""):

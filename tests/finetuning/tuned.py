@@ -7,7 +7,6 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import wordpiece
-from bert_jax.finetuning import tuned_model
 from bert_jax.finetuning.tasks import HEADS as TYPES
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.finetuning.tasks.base import Task
@@ -32,7 +31,7 @@ VOCAB_SIZE = len(TOKENIZER.vocab)
 
 def make_task(kind: str, **keys) -> Task:
     """Returns a task with these keys; the others have the values of a trained model."""
-    task = tuned_model.task_of(kind, (), TASKS[kind].settings, 1)
+    task = TASKS[kind].of_model((), TASKS[kind].settings, 1)
     return dataclasses.replace(task, **keys)
 
 

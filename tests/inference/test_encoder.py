@@ -37,7 +37,7 @@ def write(path, num_layers):
     config = dataclasses.replace(make_config().model, num_hidden_layers=num_layers)
     head = tuned.HEADS["tagging"]
     _, params = tuned.draw(config, head, 0)
-    huggingface_write.write_tuned(path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_model(path, params, config, head, TOKENIZER, 32)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ KIND_INPUTS = {
 
 def write(directory, kind):
     config, _, params = tuned.build(kind)
-    huggingface_write.write_tuned(
+    huggingface_write.write_model(
         directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
     )
 

@@ -98,7 +98,7 @@ def their_logits(kind, found):
 def test_logits_loss_and_gradients_equal_those_of_transformers(kind, tmp_path):
     """Exports the model and loads it in transformers."""
     config, graphdef, params = tuned.build(kind)
-    huggingface_write.write_tuned(
+    huggingface_write.write_model(
         tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32
     )
     theirs, info = load_in_transformers(kind, tmp_path)

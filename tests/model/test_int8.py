@@ -22,7 +22,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config, _, params = tuned.build("classification")
     head = tuned.HEADS["classification"]
-    huggingface_write.write_tuned(path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_model(path, params, config, head, TOKENIZER, 32)
     return path
 
 

@@ -117,7 +117,6 @@ def stage(
 
 
 def has_work(corpus_dir: str, scratch: str) -> bool:
-    """Returns whether any stage has content."""
     return any(
         os.path.dirname(path) and os.path.basename(path) != _SETTINGS
         for directory in (shared(corpus_dir), scratch)
@@ -193,7 +192,6 @@ def _mark(directory: str, corpus_dir: str) -> None:
 
 
 def _make_private(path: str, corpus_dir: str) -> None:
-    """Creates the scratch directory unless it exists, and belongs to this work."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         storage.private_directory(path)

@@ -10,22 +10,36 @@ import abc
 import dataclasses
 import itertools
 import json
+import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+)
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax import config as config_lib
 from bert_jax import storage
+from bert_jax.config.validation import Range
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tables
 from bert_jax.finetuning.tables import Table
+from bert_jax.interop import files
 from bert_jax.model.heads import HeadType, Outputs
+from bert_jax.small_files import read_json, write_json
 from bert_jax.training.losses import weighted_cross_entropy
 
 if TYPE_CHECKING:
@@ -33,6 +47,12 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Examples")
 Batch = dict[str, jax.Array]
+SETTINGS_FILE = "decisions.json"
+# The types of settings that are no keys of config.task.
+SETTING_TYPES = {
+    "num_texts": Annotated[int, Range(min=0, max=2)],
+    "has_impossible": bool,
+}
 SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]; the count divides the sum
 # A training set, a dev set with labels, or a test set without.
 Role = Literal["train", "dev", "test"]
@@ -168,72 +188,17 @@ class Features:
         return self.rows.num_tokens()
 
     def batch(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the inputs of the model and the loss for some items.
+        """Returns the inputs of the model and the loss for items; -1 is a padding row.
 
-        Args:
-          items_B: int64 indices of items; -1 for padding rows.
-
-        Returns:
-          int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights, and
-          labels if known. T is reduced to fit the longest of these rows.
+        They are int32[B, T] or [B, C, T] inputs of `Bert.states`, float32[B] weights,
+        and labels if known. T is reduced to fit the longest of these rows.
         """
-        found = {"weights": text_rows.weights(items_B)}
-        return found | self.inputs(np.maximum(items_B, 0))
+        inputs = self.inputs(np.maximum(items_B, 0))
+        return {"weights": text_rows.weights(items_B)} | inputs
 
     def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `batch` without weights and padding rows."""
         raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True)
-class TextFeatures(Features):
-    """Rows of examples; those of one example, its choices or texts, are consecutive."""
-
-    num_choices: int | None  # C, rows per example; None if an example is a single row
-    labels: np.ndarray | None  # see `Texts` and `Choices`; None for a test set
-    num_truncated: int  # number of rows that were truncated
-
-    def __len__(self) -> int:
-        return len(self.rows) // (self.num_choices or 1)
-
-    def num_tokens(self) -> np.ndarray:
-        return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
-
-    def inputs(self, examples_B):
-        found = {}
-        if self.labels is not None:
-            found["labels"] = self.labels[examples_B]
-        C = self.num_choices
-        if C is not None:
-            examples_B = (examples_B[:, None] * C + np.arange(C)).ravel()
-        rows = self.rows.cut(examples_B)
-        for name, array in rows.arrays(rows.layout(examples_B)).items():
-            T = array.shape[1]
-            found[name] = array if C is None else array.reshape(-1, C, T)
-        return found
-
-
-def text_features(
-    a: list[str],
-    b: list[str] | None,
-    labels: np.ndarray | None,
-    tokenizer: Tokenizer,
-    length: int,
-    num_choices: int | None = None,
-) -> TextFeatures:
-    """Converts texts or pairs to rows of up to `length` tokens; see `TextFeatures`.
-
-    A pair that is too long loses tokens from its longer text first.
-    """
-    encode = tokenizer.encoder()
-    texts = encode(a)
-    a_N, b_N = np.arange(len(a)), np.full(len(a), -1)
-    if b is not None:
-        b_N = a_N + len(a)
-        texts += encode(b)
-    tokens = text_rows.join(texts, tokenizer, length)
-    rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, length)
-    return TextFeatures(rows, num_choices, labels, num_truncated)
 
 
 class Form(NamedTuple):
@@ -259,9 +224,51 @@ class Task(abc.ABC):
     head: ClassVar[HeadType]
     metrics: ClassVar[tuple[str, ...]]  # choices of config.metric
     pipeline: ClassVar[str]  # the pipeline tag of the Hugging Face Hub
-    # Settings that are stored with a model -> their values for a model without them;
-    # see tuned_model.py.
+    # Settings that determine how logits are converted to predictions -> their values
+    # for a model without them. Hugging Face's config.json has no keys for them, so they
+    # are in SETTINGS_FILE, from which `predict` reads them.
     settings: ClassVar[dict[str, Any]] = {}
+
+    def write_settings(self, directory: Path, train: Examples) -> None:
+        """Writes the settings, attributes of the task or of its data, if it has any."""
+        if self.settings:
+            values = {
+                key: getattr(self if hasattr(self, key) else train, key)
+                for key in self.settings
+            }
+            write_json(directory / SETTINGS_FILE, values)
+
+    @classmethod
+    def read_settings(cls, directory: Path, **given: Any) -> dict[str, Any]:
+        """Reads a model's settings; `given` ones that are not None replace them."""
+        types = typing.get_type_hints(cls, include_extras=True) | SETTING_TYPES
+        path, settings = directory / SETTINGS_FILE, dict(cls.settings)
+        if settings and path.is_file():
+            stored = read_json(files.file(directory, SETTINGS_FILE))
+            for key, value in settings.items():
+                value = stored.get(key, value)
+                settings[key] = config_lib.build(types[key], value, f"{path}: {key}")
+        for key, value in given.items():
+            if value is not None and key not in settings:
+                raise ConfigError(
+                    f"{key}={value} does not apply to a model fine-tuned for"
+                    f" {typing.get_args(types['kind'])[0]}; remove it"
+                )
+            if value is not None:
+                settings[key] = config_lib.build(types[key], value, key)
+        return settings
+
+    @classmethod
+    def of_model(
+        cls, labels: tuple[str, ...], settings: dict[str, Any], num_best: int
+    ) -> Self:
+        """Returns a model's task; keys that do not affect predictions are None."""
+        values = {"labels": labels, "num_best": num_best} | settings
+        if "num_texts" in settings:
+            values["text"] = ("",) * settings["num_texts"]
+        fields: Any = cls
+        names = [field.name for field in dataclasses.fields(fields)]
+        return cls(**{name: values.get(name) for name in names})
 
     def check(  # noqa: B027
         self, length: int, config: "FinetuneConfig | None" = None
@@ -294,9 +301,7 @@ class Task(abc.ABC):
     ) -> Examples:
         """Converts inputs of `predict` to unlabelled examples; by default, `Texts`.
 
-        Args:
-          inputs: at least one; all have the same number of texts, which `form` allows.
-          settings: the model's values of the class's `settings`.
+        There is at least one, and all have the same number of texts.
         """
         a, *b = ([*texts] for texts in zip(*inputs, strict=True))
         return Texts(a, b[0] if b else None, None, np.arange(len(a)))

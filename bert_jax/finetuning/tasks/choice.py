@@ -16,7 +16,7 @@ from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Examples, Form, Task
-from bert_jax.finetuning.tasks.text import TextColumns
+from bert_jax.finetuning.tasks.text import TextColumns, text_features
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 
@@ -107,7 +107,7 @@ class MultipleChoice(Task):
         num_choices = len(examples.choices[0])
         contexts = [text for text in examples.contexts for _ in range(num_choices)]
         flat = [text for texts in examples.choices for text in texts]
-        return base.text_features(
+        return text_features(
             contexts, flat, examples.labels, tokenizer, length, num_choices
         )
 

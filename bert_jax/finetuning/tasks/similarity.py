@@ -18,8 +18,12 @@ from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
 from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
-from bert_jax.finetuning.tasks.base import Form, Task, TextFeatures, Texts
-from bert_jax.finetuning.tasks.text import squared_errors
+from bert_jax.finetuning.tasks.base import Form, Task, Texts
+from bert_jax.finetuning.tasks.text import (
+    TextFeatures,
+    squared_errors,
+    text_features,
+)
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 from bert_jax.training.losses import weighted_cross_entropy
@@ -99,7 +103,7 @@ def separate_rows(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatur
     """Converts each of the two texts of a pair to a row [CLS] text [SEP]."""
     assert texts.b is not None
     flat = [text for pair in zip(texts.a, texts.b, strict=True) for text in pair]
-    return base.text_features(flat, None, texts.labels, tokenizer, length, 2)
+    return text_features(flat, None, texts.labels, tokenizer, length, 2)
 
 
 def read_pairs(
@@ -119,7 +123,8 @@ def read_pairs(
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    scores_N = tables.scores(table, label, "config.task.label")
+    key = "config.task.label"
+    scores_N = tables.scores(table.located(label, key), key)
     for row, value in enumerate(scores_N):
         if not 0 <= value <= max_label:
             raise ConfigError(

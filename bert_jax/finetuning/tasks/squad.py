@@ -313,10 +313,8 @@ def from_questions(
     """Converts questions to windows, in the order of the questions.
 
     Args:
-      length: T, tokens of a row.
       stride: tokens between the starts of a paragraph's windows, at most
         `length` - 3 - `max_query_length`.
-      max_query_length: longer questions are truncated.
       is_training: whether to add answer positions and drop questions whose answer was
         not found in the paragraph.
     """

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Fraction, Length, require
+from bert_jax.data.batches import text_rows
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
-from bert_jax.finetuning.tables import Table
+from bert_jax.finetuning.tables import Located, Table
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task, Texts
 from bert_jax.model import heads
@@ -101,33 +103,35 @@ class TextTask(Task):
         check_labels(self.labels)
 
     def label_names(self, spec, header):
-        return self.labels or self.names_in(tables.read(spec, header))
+        if self.labels:
+            return self.labels
+        return self.names_in(self._located(tables.read(spec, header)), spec)
+
+    def _located(self, table: Table) -> Located:
+        return table.located(self.label, "config.task.label")
 
     @abc.abstractmethod
-    def names_in(self, table: Table) -> tuple[str, ...]:
+    def names_in(self, values: Located, spec: str) -> tuple[str, ...]:
         """Returns the label names of a training set."""
 
     @abc.abstractmethod
-    def parse_labels(self, table: Table, names: Sequence[str]) -> np.ndarray:
+    def parse_labels(self, values: Located, names: Sequence[str]) -> np.ndarray:
         """Returns the labels of a table's examples."""
 
     def parse(self, table, names, role) -> Texts:
         a, *b = (
             tables.texts(table, column, "config.task.text") for column in self.text
         )
-        found = None
-        indices = np.arange(len(a))
+        labels, indices = None, np.arange(len(a))
         if role != "test":
-            found = self.parse_labels(table, names)
+            labels = self.parse_labels(self._located(table), names)
         elif self.index:
-            numbers = tables.scores(table, self.index, "config.task.index")
-            indices = numbers.astype(np.int64)
-        return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
+            numbers = table.located(self.index, "config.task.index")
+            indices = tables.scores(numbers, "config.task.index").astype(np.int64)
+        return Texts(a, b[0] if b else None, labels, indices, table.num_dropped)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return base.text_features(
-            examples.a, examples.b, examples.labels, tokenizer, length
-        )
+        return text_features(examples.a, examples.b, examples.labels, tokenizer, length)
 
     def write_submission(self, directory, number, examples, predicted, names):
         """Writes a submission file of GLUE, by each example's index in its file."""
@@ -141,6 +145,57 @@ class TextTask(Task):
         index_N = examples.index
         lines = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
         base.write_lines(directory / name, ["index\tprediction\n", *lines])
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFeatures(base.Features):
+    """Rows of examples; those of one example, its choices or texts, are consecutive."""
+
+    num_choices: int | None  # C, rows per example; None if an example is a single row
+    labels: np.ndarray | None  # see `Texts` and `Choices`; None for a test set
+    num_truncated: int  # number of rows that were truncated
+
+    def __len__(self) -> int:
+        return len(self.rows) // (self.num_choices or 1)
+
+    def num_tokens(self) -> np.ndarray:
+        return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
+
+    def inputs(self, examples_B):
+        found = {}
+        if self.labels is not None:
+            found["labels"] = self.labels[examples_B]
+        C = self.num_choices
+        if C is not None:
+            examples_B = (examples_B[:, None] * C + np.arange(C)).ravel()
+        rows = self.rows.cut(examples_B)
+        for name, array in rows.arrays(rows.layout(examples_B)).items():
+            T = array.shape[1]
+            found[name] = array if C is None else array.reshape(-1, C, T)
+        return found
+
+
+def text_features(
+    a: list[str],
+    b: list[str] | None,
+    labels: np.ndarray | None,
+    tokenizer: Tokenizer,
+    length: int,
+    num_choices: int | None = None,
+) -> TextFeatures:
+    """Converts texts or pairs to rows of up to `length` tokens; see `TextFeatures`.
+
+    A pair that is too long loses tokens from its longer text first.
+    """
+    encode = tokenizer.encoder()
+    texts = encode(a)
+    a_N, b_N = np.arange(len(a)), np.full(len(a), -1)
+    if b is not None:
+        b_N = a_N + len(a)
+        texts += encode(b)
+    tokens = text_rows.join(texts, tokenizer, length)
+    rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, length)
+    return TextFeatures(rows, num_choices, labels, num_truncated)
 
 
 def _head(kind: str, problem_type: str) -> HeadType:
@@ -157,34 +212,32 @@ class Classification(TextTask):
     head = _head("classification", "single_label_classification")
     metrics = ("accuracy", "matthews", "f1", "macro_f1")
 
-    def names_in(self, table):
+    def names_in(self, values, spec):
         column = self.label
-        values = table.located(column, "config.task.label")
-        found = [tables.name_of(*each) for each in values]
-        names = tables.names_in(found)
+        labels = [tables.name_of(*each) for each in values]
+        names = tables.names_in(labels)
         unlabelled = [name for name in names if tables.is_unlabelled(name, ())]
         if unlabelled and names != ("-1", "1"):
-            raise _unlabelled(table.spec, column, unlabelled[0], found, names)
+            raise _unlabelled(spec, column, unlabelled[0], labels, names)
         if len(names) == 1:
             raise ConfigError(
-                f"{table.spec} has {column}={names[0]!r} in all examples;"
+                f"{spec} has {column}={names[0]!r} in all examples;"
                 " classification needs examples of at least two classes"
             )
         if len(names) > MAX_DECIMALS and all(map(_DECIMAL.fullmatch, names)):
             raise ConfigError(
-                f"{table.spec} has {len(names)} different numbers in {column}, such as"
+                f"{spec} has {len(names)} different numbers in {column}, such as"
                 f" {names[0]}; for scores set config.task.kind='regression', or list"
                 " the classes in config.task.labels"
             )
         return names
 
-    def parse_labels(self, table, names):
-        values = table.located(self.label, "config.task.label")
+    def parse_labels(self, values, names):
         return tables.classes(values, names, self.labels_key)
 
     def parse(self, table, names, role):
-        found = super().parse(table, names, role)
-        return found if role == "test" else base.labelled(found)
+        examples = super().parse(table, names, role)
+        return examples if role == "test" else base.labelled(examples)
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
         """Returns int64[N] classes."""
@@ -219,11 +272,11 @@ class Regression(TextTask):
             "must have at most one name for a regression, whose head has one output",
         )
 
-    def names_in(self, table):
+    def names_in(self, values, spec):
         return (self.label,)
 
-    def parse_labels(self, table, names):
-        return tables.scores(table, self.label, "config.task.label")
+    def parse_labels(self, values, names):
+        return tables.scores(values, "config.task.label")
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors and the number of examples."""
@@ -254,12 +307,10 @@ class MultiLabel(TextTask):
     metrics = ("micro_f1", "macro_f1")
     settings = TextTask.settings | {"threshold": 0.5}
 
-    def names_in(self, table):
-        values = table.located(self.label, "config.task.label")
+    def names_in(self, values, spec):
         return tables.names_in(x for each in values for x in tables.parts(*each))
 
-    def parse_labels(self, table, names):
-        values = table.located(self.label, "config.task.label")
+    def parse_labels(self, values, names):
         return tables.class_sets(values, names, self.labels_key)
 
     def loss(self, outputs, batch):
@@ -303,15 +354,15 @@ def check_labels(names: Sequence[str]) -> None:
 
 
 def _unlabelled(
-    spec: str, column: str, value: str, found: list[str], names: tuple[str, ...]
+    spec: str, column: str, value: str, labels: list[str], names: tuple[str, ...]
 ) -> ConfigError:
     """Returns the error for a value that may mean that there is no label."""
     others = tuple(name for name in names if not tables.is_unlabelled(name, ()))
     add = f"; if {value!r} is a class, name it as well" if value else ""
     return ConfigError(
-        f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"
-        f" {found.count(value):,} of {len(found):,} examples; to skip examples without"
-        f' a label, name the classes: --config.task.labels="{others}"{add}'
+        f"{spec}, example {labels.index(value) + 1}, has {column}={value!r}, as"
+        f" {labels.count(value):,} of {len(labels):,} examples; to skip examples"
+        f' without a label, name the classes: --config.task.labels="{others}"{add}'
     )
 
 
