@@ -23,13 +23,6 @@ ANSWERS, server = test_preemption.ANSWERS, test_preemption.server
 LAST = 300  # a notice takes a second to arrive, and a step may take 8 ms
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
-    return directory
-
-
 def arguments(text, workdir, **changes) -> list[str]:
     values = {
         "phases[0].num_steps": LAST,
