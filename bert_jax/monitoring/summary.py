@@ -42,10 +42,8 @@ def format_steps(metrics: dict[str, float]) -> str:
 
 def format_held_out(line: dict[str, float]) -> str:
     """Formats the metrics of a held-out evaluation."""
-    text = (
-        f"masked LM loss {line['eval_masked_lm_loss']:.3f}"
-        f" accuracy {line['eval_masked_lm_accuracy']:.3f}"
-    )
+    text = f"masked LM loss {line['eval_masked_lm_loss']:.3f}"
+    text += f" accuracy {line['eval_masked_lm_accuracy']:.3f}"
     if "eval_next_sentence_loss" in line:
         text += (
             f", next sentence loss {line['eval_next_sentence_loss']:.3f}"
