@@ -1,7 +1,7 @@
 """Reads a model with the sizes of its own config, and places it on the mesh.
 
 `read_encoder` reads any supported format, `read_tuned` a fine-tuned model with its
-head. initialize.py reads weights for the config of a run.
+head. init_from.py reads weights for the config of a run.
 """
 
 import dataclasses

@@ -25,7 +25,7 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from bert_jax.preflight import check
 
 BYTES: dict[str, float] = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
@@ -33,7 +33,7 @@ TIME = {"hours": 3600.0, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
 
 
 def main() -> None:
-    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
+    config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
             raise ConfigError(
