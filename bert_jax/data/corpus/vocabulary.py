@@ -155,7 +155,9 @@ def _truncated(
         is_whole = document.num_bytes <= left
         if not is_whole:
             sampled.is_everything = False
-            document = _cut(document, left)
+            text = "\n".join(document.lines).encode(errors="replace")
+            kept = text[: max(0, left - 1)].decode(errors="ignore").split("\n")
+            document = dataclasses.replace(document, lines=tuple(filter(None, kept)))
         if document.lines or is_whole:
             sampled.documents += 1
             sampled.bytes += document.num_bytes
@@ -163,12 +165,6 @@ def _truncated(
         if not is_whole:
             return
         left -= document.num_bytes
-
-
-def _cut(document: Document, max_bytes: int) -> Document:
-    text = "\n".join(document.lines).encode(errors="replace")
-    kept = text[: max(0, max_bytes - 1)].decode(errors="ignore").split("\n")
-    return dataclasses.replace(document, lines=tuple(filter(None, kept)))
 
 
 def _equal_share(sizes: Iterable[float], total: float) -> float:
