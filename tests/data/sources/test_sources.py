@@ -495,7 +495,7 @@ def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
     (document,) = raw(spec)
     assert document.lines == ("Two.", "One.")
     found = sources.find((spec,))
-    assert sources.total_bytes(found) == 9 and not found[0].is_remote
+    assert sources.total_bytes(found) == 9
     index.check((spec,))
     assert index.plan_units(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
     with pytest.raises(ConfigError, match=", reversed:GLOB$"):
