@@ -127,7 +127,10 @@ def _parts(
     excerpt = EXCERPT_BYTES if kind.is_line_based else PARQUET_EXCERPT_BYTES
     most = max(excerpt, int(_equal_share(sizes, max_bytes)))
     shares, left = {}, max_bytes
-    for file in _spread(source.files):
+    golden = (math.sqrt(5) - 1) / 2
+    # In an order in which every prefix of the files is evenly spaced.
+    for i in sorted(range(len(source.files)), key=lambda i: i * golden % 1):
+        file = source.files[i]
         shares[file] = min(file.text_bytes, most, left)
         left -= shares[file]
     for file in source.files:
@@ -138,12 +141,6 @@ def _parts(
             parts = input_groups.parts_of(file, kind, size * excerpt // share)
             for part in parts:
                 yield (part,), share // len(parts)
-
-
-def _spread(files: tuple[InputFile, ...]) -> list[InputFile]:
-    """Returns the files in an order in which every prefix is evenly spaced."""
-    golden = (math.sqrt(5) - 1) / 2
-    return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
 
 
 def _truncated(
