@@ -23,7 +23,6 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.distributed import devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.phases import Position
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 
 
@@ -93,10 +92,9 @@ class Run:
     def __init__(self, config, batch, workdir: str):
         mesh = mesh_lib.make_mesh(config.mesh)
         jax.set_mesh(mesh)
-        tx, schedule = optimizer.make_optimizer(config)
-        graphdef, init = step_lib.init_state(config, tx)
+        graphdef, init = step_lib.init_state(config)
         self._train_step = jax.jit(
-            step_lib.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+            step_lib.make_train_step(config, graphdef), donate_argnums=0
         )
         self._config, self._batch = config, sharding.place_batch(batch, mesh)
         self._state = init()

@@ -30,7 +30,7 @@ from bert_jax.configs import base, large
 from bert_jax.distributed import chips, devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
-from bert_jax.training import compilation, optimizer
+from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 
 PEER = "transformers BertForPreTraining, torch.compile, fused torch AdamW"
@@ -171,9 +171,8 @@ def our_step(
         devices.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
-    tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
-    step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+    graphdef, init = step_lib.init_state(config)
+    step = compilation.jit(step_lib.make_train_step(config, graphdef))
     state = init()
     placed = sharding.place_batch(batch, mesh)
 

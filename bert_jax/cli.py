@@ -116,7 +116,7 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, flags.IllegalFlagValueError):
         # "flag --workers=0: 0 is not a positive integer"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
-        return f"{argument} is invalid: {_expected(argument) or reason}"
+        return f"{argument} is invalid: {reason}"
     if isinstance(error, flags.UnrecognizedFlagError):
         own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
         return overrides.unknown_flag(error.flagname, own, _config)
@@ -226,15 +226,15 @@ def config_arguments() -> str:
 
     Each is written as --config.KEY=VALUE.
     """
-    found, needs_value = [], False
+    arguments, needs_value = [], False
     for argument in sys.argv[1:]:
         if needs_value and re.match(r"[^-]|-\.?\d", argument):  # not another flag
-            found[-1] += f"={argument}"
+            arguments[-1] += f"={argument}"
         is_config = re.match("--?(no)?config[.=]|--?config$", argument)
         if is_config:
-            found.append(f"--{argument.lstrip('-')}")
+            arguments.append(f"--{argument.lstrip('-')}")
         needs_value = bool(is_config) and "=" not in argument
-    return shlex.join(found)
+    return shlex.join(arguments)
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -312,15 +312,6 @@ def _as_flag(argument: str) -> str:
     return "write --NAME=VALUE; see --help"
 
 
-def _expected(argument: str) -> str:
-    """Returns why the value of --NAME=VALUE is invalid, or ""."""
-    if reason := overrides.expected(argument, _config):
-        return reason
-    parser = flags.FLAGS[argument.partition("=")[0].lstrip("-")].parser
-    syntax = parser.syntactic_help or {"bool": "true or false"}.get(parser.flag_type())
-    return f"it must be {syntax}" if syntax else ""
-
-
 def _help(doc: str) -> str:
     # The first line of absl's text is the path of the command.
     _, _, text = flags.FLAGS.main_module_help().strip().partition("\n")
@@ -340,21 +331,21 @@ def output_file(flag: str, path: str, source: str = "") -> Path:
         raise ConfigError(
             f"--{flag}={path} is not a local file; give one, and copy it to the bucket"
         )
-    found = Path(os.path.realpath(path))
-    if source and found == Path(os.path.realpath(source)):
+    target = Path(os.path.realpath(path))
+    if source and target == Path(os.path.realpath(source)):
         raise ConfigError(f"--{flag}={path} is the input file; give another file")
-    if found.exists() and not found.is_file():
-        kind = "directory" if found.is_dir() else "device"
+    if target.exists() and not target.is_file():
+        kind = "directory" if target.is_dir() else "device"
         raise ConfigError(f"--{flag}={path} is a {kind}; give a file")
     try:
-        with tempfile.NamedTemporaryFile(dir=found.parent):
+        with tempfile.NamedTemporaryFile(dir=target.parent):
             pass
     except OSError as error:
         raise ConfigError(
             f"--{flag}={path} cannot be written ({error.strerror}); create its"
             " directory, or give another file"
         ) from None
-    return found
+    return target
 
 
 @contextlib.contextmanager

@@ -146,8 +146,7 @@ def _write(
             ) from None
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         read_back(tmp, run, dtype)
-        held_out = run.corpus.shards["validation"]
-        entropy = evaluation.unigram_entropy(run.corpus) if held_out else None
+        entropy = evaluation.unigram_entropy(run.corpus)
         model_card.plot(tmp, workdir, run.step, entropy)
         digests.write_sums(tmp)
         model_card.write(  # after the digests, because users edit it

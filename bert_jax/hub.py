@@ -24,31 +24,28 @@ def raise_errors(what: str) -> Iterator[None]:
     import httpx2  # of huggingface_hub
     from huggingface_hub import errors
 
+    meanings = {
+        errors.OfflineModeIsEnabled: ": HF_HUB_OFFLINE is set; unset it to use the Hub",
+        errors.GatedRepoError: (
+            f": access is restricted; accept the conditions on its page, and {_LOGIN}"
+        ),
+        errors.RepositoryNotFoundError: (
+            f" does not exist, or is private: check the name, or {_LOGIN}"
+        ),
+        errors.RevisionNotFoundError: ": there is no such branch, tag or commit",
+        errors.LocalTokenNotFoundError: f": there is no token; {_LOGIN}",
+        errors.EntryNotFoundError: " does not exist",
+        FileNotFoundError: " does not exist",
+    }
     try:
         yield
-    except errors.OfflineModeIsEnabled:
-        raise ConfigError(
-            f"{what}: HF_HUB_OFFLINE is set; unset it to use the Hub"
-        ) from None
-    except errors.GatedRepoError:
-        raise ConfigError(
-            f"{what}: access is restricted; accept the conditions on its page, and"
-            f" {_LOGIN}"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise ConfigError(
-            f"{what} does not exist, or is private: check the name, or {_LOGIN}"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise ConfigError(f"{what}: there is no such branch, tag or commit") from None
-    except errors.LocalTokenNotFoundError:
-        raise ConfigError(f"{what}: there is no token; {_LOGIN}") from None
+    except tuple(meanings) as error:
+        meaning = next(meanings[x] for x in meanings if isinstance(error, x))
+        raise ConfigError(f"{what}{meaning}") from None
     except (errors.HFValidationError, errors.HfUriError) as error:
         raise ConfigError(f"{what}: {first_line(error)}") from None
     except errors.HfHubHTTPError as error:
         raise _http_error(what, error) from None
-    except (errors.EntryNotFoundError, FileNotFoundError):
-        raise ConfigError(f"{what} does not exist") from None
     except httpx2.HTTPError as error:
         raise ConnectionError(f"{what}: {first_line(error)}") from None
 
@@ -60,14 +57,12 @@ def _http_error(what: str, error: Any) -> Exception:
         return ConnectionError(f"{what}: the Hub answers {status}")
     if status == 404:
         return ConfigError(f"{what} does not exist")
+    remedy = {
+        401: f"; the token is not valid, {_LOGIN}",
+        403: "; the token has no permission, use one that has",
+    }
     reason = f"{status}: {error.server_message or error.response.reason_phrase}"
-    if status == 401:
-        return ConfigError(f"{what}: the token is not valid ({reason}); {_LOGIN}")
-    if status == 403:
-        return ConfigError(
-            f"{what}: the token has no permission ({reason}); use one that has"
-        )
-    return ConfigError(f"{what}: the Hub answers {reason}")
+    return ConfigError(f"{what}: the Hub answers {reason}{remedy.get(status, '')}")
 
 
 def first_line(error: BaseException) -> str:

@@ -35,7 +35,7 @@ def keys_of(arguments: Sequence[str]) -> frozenset[str]:
 
 def values_of(value: Any, path: str = "") -> dict[str, Any]:
     """Returns what flags can set, by key: values, sections, and values in sections."""
-    found = {path: value} if path else {}
+    values = {path: value} if path else {}
     items: list[tuple[str, Any]] = []
     if isinstance(value, ml_collections.ConfigDict):
         items = [(f"{path}.{key}" if path else key, value[key]) for key in value]
@@ -45,8 +45,8 @@ def values_of(value: Any, path: str = "") -> dict[str, Any]:
             pair for pair in items if isinstance(pair[1], ml_collections.ConfigDict)
         ]
     for inner, item in items:
-        found |= values_of(item, inner)
-    return found
+        values |= values_of(item, inner)
+    return values
 
 
 def check_keys(
@@ -118,19 +118,3 @@ def _as_tuple(text: str) -> str:
         if not text.startswith(("(", "[")):
             return repr(tuple(item for item in text.split(",") if item))
     return text
-
-
-def expected(argument: str, config: ml_collections.ConfigDict | None) -> str:
-    """Returns why the value of --config.KEY=VALUE is invalid; "" for other flags."""
-    match = _FLAG.match(argument)
-    if not match:
-        return ""
-    value = values_of(config).get(match[1])
-    if isinstance(value, ml_collections.ConfigDict):
-        key = f"--config.{match[1]}.{next(iter(value))}"
-        return f"it is a section; set its keys, for example {key}"
-    if isinstance(value, tuple):
-        return "it must be a list, for example A,B or \"('A', 'B')\""
-    if isinstance(value, bool):
-        return "it must be True or False"
-    return f"it must be of type {type(value).__name__}"

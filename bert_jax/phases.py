@@ -33,11 +33,7 @@ class Position:
 
     @classmethod
     def from_json(cls, values: Any) -> "Position":
-        """Reads `dataclasses.asdict` of a position.
-
-        Raises:
-          KeyError, TypeError, ValueError: when it has another form.
-        """
+        """Reads `dataclasses.asdict` of a position; Python's errors for other forms."""
         skips = tuple(Skip(**skip) for skip in values["skips"])
         return cls(values["corpus_sha256"], skips, int(values["rollbacks"]))
 
@@ -97,7 +93,7 @@ def skipping(
     rollbacks nor on the checkpoints that they restored, so a run that resumes from an
     older checkpoint with these skips trains on the same batches again.
     """
-    found = []
+    merged = []
     for index, start in enumerate(phase_starts(config)):
         stop = start + config.phases[index].num_steps
         first, last = max(first_step, start), min(last_step, stop)
@@ -106,8 +102,8 @@ def skipping(
             _, first_batch = batch_of(config, first, skips)
             _, last_batch = batch_of(config, last - 1, skips)
             own.append(Skip(index, first_batch, last_batch + 1 - first_batch))
-        found += _merged(own)
-    return tuple(found)
+        merged += _merged(own)
+    return tuple(merged)
 
 
 def _of_phase(skips: Skips, phase_index: int) -> Iterator[Skip]:

@@ -22,9 +22,8 @@ from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import new_run
-from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.monitoring.report import format_duration
+from bert_jax.monitoring.progress import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.storage import lease
 from bert_jax.training import compilation, nonfinite, optimizer, overview
@@ -39,8 +38,7 @@ from bert_jax.training.stepper import Profiler, Stepper, training_batches
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
     """Trains from the newest checkpoint, or step 0, to the last step."""
-    startup = Startup()
-    with Monitor(startup) as monitor:
+    with Monitor(prints_start=True) as monitor:
         # ---- Inputs: checked before anything but compiled programs is written.
         prepare_probes = read_probes(config)
         mesh, corpus, start = open_inputs(config, workdir, monitor)
@@ -49,15 +47,14 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         with monitor.activity("initializing"):
             saved_step = workdir_lib.lock_and_recover(workdir, config)
             first_step = saved_step or (start.step if start else 0)
-            tx, schedule = optimizer.make_optimizer(config)
-            graphdef, init = step_lib.init_state(config, tx)
+            graphdef, init = step_lib.init_state(config)
             ranking = read_ranking(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             plan = checkpoints.plan(saved_step) if saved_step else None
-            budget = Budget(config, workdir, plan, startup.began)
+            budget = Budget(config, workdir, plan, bert_jax.BEGAN)
             # The step is compiled while the state is made and the first batch is read.
             like = step_lib.abstract_state(init, mesh)
-            train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+            train_step = step_lib.make_train_step(config, graphdef)
             jitted = compilation.jit(train_step)
             compiled = CompiledSteps(config, jitted, like, mesh)
             if first_step < budget.last_step:
@@ -86,7 +83,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         preemption.save_on_signals()
         state = train_with_rollbacks(stepper, saver, state, first_step, position)
 
-        end(saver, startup.began)
+        end(saver)
         return state
 
 
@@ -107,7 +104,7 @@ def announce(
     saver.monitor.open_trackers(config.trackers, workdir, tracked)
 
 
-def end(saver: Saver, began: float) -> None:
+def end(saver: Saver) -> None:
     """Verifies the last checkpoint, summarizes the results and unlocks the workdir.
 
     The kernel releases the lock of a directory; a lease of one in a bucket is ours.
@@ -117,7 +114,7 @@ def end(saver: Saver, began: float) -> None:
     with saver.monitor.activity("ending"):
         saver.checkpoints.close()
         multihost.agree(
-            "end", lambda: overview.finish(workdir, last_step, began, saver.held_out)
+            "end", lambda: overview.finish(workdir, last_step, saver.held_out)
         )
         if multihost.is_first() and (excess := round(saver.budget.excess())):
             print(f"config.budget_hours was exceeded by {format_duration(excess)}.")
@@ -134,12 +131,7 @@ def train_with_rollbacks(
     first_step: int,
     position: Position,
 ) -> TrainState:
-    """Takes the steps after `first_step`, rolling back as config.guard allows.
-
-    Raises:
-      Interrupted: when the run was interrupted and a checkpoint is saved.
-      DivergedError: when too many steps are not finite; the state is not saved.
-    """
+    """Takes the steps after `first_step`, rolling back as config.guard allows."""
     checkpoints, monitor, began = saver.checkpoints, saver.monitor, bert_jax.BEGAN
     while True:
         try:
@@ -219,7 +211,7 @@ def open_inputs(
     with monitor.activity("opening devices"):
         devices.open_devices()
         mesh = mesh_lib.make_mesh(config.mesh)
-        mesh_lib.check_mesh(config, mesh)
+        mesh_lib.check(config, mesh)
         is_begun = workdir_lib.is_begun(workdir, config)
         print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
         jax.set_mesh(mesh)

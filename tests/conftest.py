@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
 import importlib.metadata
 import importlib.util
@@ -12,6 +13,7 @@ import pathlib
 import shutil
 import signal
 import tempfile
+import time
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -135,6 +137,13 @@ def make_config(**changes) -> config_lib.ExperimentConfig:
     return config_lib.from_config_dict(config)
 
 
+def two_phases() -> config_lib.ExperimentConfig:
+    """Returns a config of 20 steps, and of 5 more in a second phase."""
+    config = make_config(phase={"num_steps": 20})
+    second = dataclasses.replace(config.phases[0], num_steps=5)
+    return dataclasses.replace(config, phases=(config.phases[0], second))
+
+
 def make_batch(
     config: config_lib.ExperimentConfig, seed: int = 0
 ) -> dict[str, np.ndarray]:
@@ -244,6 +253,22 @@ def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     monkeypatch.setattr("sys.stdout", written)
     monkeypatch.setenv("TERM", "xterm")
     return written
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """Makes time.sleep return at once; the seconds that it was given."""
+    delays = []
+    monkeypatch.setattr(time, "sleep", delays.append)
+    return delays
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    """A directory with a text."""
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    return directory
 
 
 TRAINED = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}

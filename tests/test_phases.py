@@ -1,20 +1,12 @@
 """Tests of the mapping from steps to batches, with and without skipped batches."""
 
-import dataclasses
 import itertools
 
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax import phases
 from bert_jax.phases import Skip
-from tests.conftest import make_config
-
-
-def two_phases() -> config_lib.ExperimentConfig:
-    config = make_config(phase={"num_steps": 20})
-    second = dataclasses.replace(config.phases[0], num_steps=5)
-    return dataclasses.replace(config, phases=(config.phases[0], second))
+from tests.conftest import two_phases
 
 
 @pytest.mark.parametrize(
@@ -29,10 +21,6 @@ def two_phases() -> config_lib.ExperimentConfig:
 )
 def test_phase_of_a_step(step, phase_and_done):
     assert phases.phase_of(two_phases(), step) == phase_and_done
-
-
-def test_phase_starts():
-    assert phases.phase_starts(two_phases()) == [0, 20]
 
 
 def taken(config, skips):

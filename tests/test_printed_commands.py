@@ -18,7 +18,7 @@ from bert_jax.finetuning import config as tasks_config
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.monitoring import report
+from bert_jax.monitoring import summary
 from bert_jax.training import nonfinite
 from tests import one_phase
 from tests.commands import ENV, ROOT, run_well, write_text
@@ -86,7 +86,7 @@ def home(trained, tmp_path):
 
 
 def commands_after_training(workdir):
-    lines = report.summary(workdir, 20, 1, [], None, 1).splitlines()[-3:]
+    lines = summary.summarize(workdir, 20, 1, [], None, 1).splitlines()[-3:]
     return dict(zip(("evaluate", "export", "finetune"), lines, strict=True))
 
 

@@ -62,16 +62,16 @@ def show(workdir: str, is_verified: bool) -> list[int]:
 def _row(workdir: str, step: int, evaluated: dict[str, float]) -> list[str]:
     directory = integrity.directory_of(workdir, step)
     paths = [os.path.join(directory, name) for name in storage.files(directory)]
-    found = [each for each in storage.stat_all(paths) if each]
-    if not found:
+    files = [each for each in storage.stat_all(paths) if each]
+    if not files:
         raise FileNotFoundError(directory)
-    saved = time.localtime(max(each.changed_ns for each in found) / 1e9)
+    saved = time.localtime(max(each.changed_ns for each in files) / 1e9)
     return [
         f"{step:,}",
-        f"{sum(each.num_bytes for each in found) / 2**20:,.1f}",
+        f"{sum(each.num_bytes for each in files) / 2**20:,.1f}",
         time.strftime("%F %T", saved),
         *(f"{evaluated[name]:.4f}" if name in evaluated else "" for name in LOSSES),
-        f"{len(found)}",
+        f"{len(files)}",
     ]
 
 

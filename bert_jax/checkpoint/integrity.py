@@ -36,10 +36,12 @@ def steps(workdir: str) -> list[int]:
     directory = os.path.join(workdir, DIRECTORY)
     if not storage.exists(directory):
         return []
-    found = sorted(int(name) for name in storage.names(directory) if name.isdigit())
+    complete = sorted(int(name) for name in storage.names(directory) if name.isdigit())
     if storage.is_remote(workdir):
-        found = [s for s in found if storage.exists(f"{directory}/{s}/{COMMIT_MARK}")]
-    return found
+        complete = [
+            s for s in complete if storage.exists(f"{directory}/{s}/{COMMIT_MARK}")
+        ]
+    return complete
 
 
 def newest_step(workdir: str) -> int:
@@ -60,8 +62,8 @@ def verify(workdir: str, step: int) -> list[str]:
     """Returns a description of each problem of a checkpoint, [] if it is valid."""
     directory = directory_of(workdir, step)
     # A file without a digest is a problem as well: Orbax reads any file that it finds.
-    found = digests.verify(directory, _is_committed_later)
-    return found + _verify_metadata(workdir, step)
+    problems = digests.verify(directory, _is_committed_later)
+    return problems + _verify_metadata(workdir, step)
 
 
 def _verify_metadata(workdir: str, step: int) -> list[str]:
@@ -94,10 +96,8 @@ def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
     Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY. So are those before it
     whose metadata cannot be read, because Orbax would fail on them. The arrays of older
     checkpoints are verified when they are read. `on_found` is called with the step
-    before anything is moved.
-
-    Raises:
-      CorruptError: when all are corrupt. Nothing is moved: the run does not start over.
+    before anything is moved. If all are corrupt, nothing is moved, and the CorruptError
+    keeps the run from starting over.
     """
     corrupt = {}
     for step in reversed(steps(workdir)):
@@ -128,21 +128,20 @@ def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
     )
 
 
-def ensure_space(workdir: str, step: int, needed_bytes: int) -> str:
+def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:
     """Raises ConfigError if there is too little space for a checkpoint.
 
     Directories of unfinished saves are removed before, so no save may be in progress. A
-    bucket has space. Returns "", for `multihost.agree`.
+    bucket has space.
     """
     if storage.is_remote(workdir):
-        return ""
+        return
     directory = Path(workdir) / DIRECTORY
     if shutil.disk_usage(directory).free < needed_bytes:
         for path in directory.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(path)
     if shutil.disk_usage(directory).free < needed_bytes:
         raise no_space(workdir, step, needed_bytes)
-    return ""
 
 
 def no_space(

@@ -159,11 +159,9 @@ class Checkpoints:
 
     def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
         """Like `integrity.recover`, in all processes; the name is that of this call."""
-        step = multihost.agree(
-            name, lambda: str(integrity.recover(self.workdir, on_found=on_found))
-        )
+        step = multihost.agree(name, lambda: integrity.recover(self.workdir, on_found))
         self._manager.reload()  # corrupt checkpoints were moved
-        return int(step)
+        return step
 
     def check_for_errors(self) -> None:
         """Raises the error of the save in progress, if it has failed."""
@@ -189,8 +187,8 @@ class Checkpoints:
         """
         wanted = _by_path(like)
         parts = {name.split(".")[0] for name in wanted}
-        found = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
-        _check_arrays(found, _describe(wanted), f"{self.directory}/{step}")
+        saved = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
+        _check_arrays(saved, _describe(wanted), f"{self.directory}/{step}")
         abstract = sharding.on_mesh(wanted, mesh)
         restore = ocp.args.PyTreeRestore(
             abstract,
@@ -304,9 +302,9 @@ def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:
     return {name: [list(a.shape), a.dtype.name] for name, a in arrays.items()}
 
 
-def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> None:
+def _check_arrays(saved: dict[str, Any], wanted: dict[str, Any], path: str) -> None:
     """Raises ConfigError if names, shapes or dtypes differ; Orbax casts silently."""
-    names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
+    names = [n for n in sorted({*saved, *wanted}) if saved.get(n) != wanted.get(n)]
     if not names:
         return
 
@@ -314,7 +312,7 @@ def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> N
         return "{1}{0}".format(*arrays[name]) if name in arrays else "none"
 
     rows = [
-        f"{name}: checkpoint {shown(found, name)}, config {shown(wanted, name)}"
+        f"{name}: checkpoint {shown(saved, name)}, config {shown(wanted, name)}"
         for name in names[:SHOWN_ARRAYS]
     ]
     more = ["..."] if len(names) > SHOWN_ARRAYS else []

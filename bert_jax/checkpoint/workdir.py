@@ -39,14 +39,14 @@ def lock_and_recover(workdir: str, config: ExperimentConfig) -> int:
 
     Returns the step of the newest valid checkpoint, 0 for a new run.
     """
-    multihost.make_shared("workdir", workdir)
+    multihost.make_shared(workdir)
 
-    def recover() -> str:
+    def recover() -> int:
         lock(workdir)
         check_config(workdir, config)
-        return str(integrity.recover(workdir))
+        return integrity.recover(workdir)
 
-    return int(multihost.agree("first step", recover))
+    return multihost.agree("first step", recover)
 
 
 def begin(workdir: str, config: ExperimentConfig, first_step: int) -> None:
@@ -63,8 +63,8 @@ def lock(workdir: str) -> None:
     The kernel releases a lock on a disk; `lease.release_all` releases one in a bucket.
     """
     if storage.is_remote(workdir):
-        leave = lease.exit_when_lost(f"--workdir={workdir}")
-        holder = lease.Lease(f"{workdir}/{LEASE_DIRECTORY}", leave).acquire()
+        directory = f"{workdir}/{LEASE_DIRECTORY}"
+        holder = lease.Lease(directory, f"--workdir={workdir}").acquire()
     else:
         holder = _lock_file(workdir)
     if holder:

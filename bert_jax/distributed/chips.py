@@ -19,24 +19,17 @@ from bert_jax.errors import ConfigError
 
 GIB = 2**30
 LOCAL = "local"
-EXAMPLES = {
-    "v2": "v2:4x4",
-    "v3": "v3:4x4",
-    "v4": "v4:4x4x4",
-    "v5e": "v5e:16x16",
-    "v5p": "v5p:4x4x4",
-    "v6e": "v6e:16x16",
-    "tpu7x": "tpu7x:4x4x4",
+# The key of CHIPS and an example of the sides of a slice, by generation.
+GENERATIONS = {
+    "v2": ("TPU v2", "4x4"),
+    "v3": ("TPU v3", "4x4"),
+    "v4": ("TPU v4", "4x4x4"),
+    "v5e": ("TPU v5 lite", "16x16"),
+    "v5p": ("TPU v5", "4x4x4"),
+    "v6e": ("TPU v6 lite", "16x16"),
+    "tpu7x": ("TPU7x", "4x4x4"),
 }
-KINDS = {  # keys of CHIPS
-    "v2": "TPU v2",
-    "v3": "TPU v3",
-    "v4": "TPU v4",
-    "v5e": "TPU v5 lite",
-    "v5p": "TPU v5",
-    "v6e": "TPU v6 lite",
-    "tpu7x": "TPU7x",
-}
+EXAMPLES = {name: f"{name}:{sides}" for name, (_, sides) in GENERATIONS.items()}
 # Google's names count the chips of these generations, and the two cores of each chip of
 # the others: v5litepod-64 has 64 chips, v4-64 has 32.
 COUNTED_IN_CHIPS = ("v5e", "v6e")
@@ -99,8 +92,8 @@ _COUNT = r"(?:([1-9]\d*)\*)?"  # a number of slices or GPUs, as in 2*v5e:16x16
 def chip_of(device_kind: str) -> Chip | None:
     """Returns the specification of a JAX device_kind, or None if it is not in CHIPS."""
     device_kind = device_kind.replace("TPU v5e", "TPU v5 lite")  # JAX uses both names
-    found = (chip for name, chip in CHIPS.items() if device_kind.startswith(name))
-    return next(found, None)
+    chips = (chip for name, chip in CHIPS.items() if device_kind.startswith(name))
+    return next(chips, None)
 
 
 def devices(name: str) -> list[Any]:
@@ -119,8 +112,8 @@ def devices(name: str) -> list[Any]:
             )
         open_devices()
         return jax.devices()
-    found = parse_slices(name)
-    if not found:
+    slices = parse_slices(name)
+    if not slices:
         raise ConfigError(f"--topology={name} is not known; use {LOCAL}, {SLICE_NAMES}")
     if not importlib.util.find_spec("libtpu"):
         raise ConfigError(
@@ -128,7 +121,7 @@ def devices(name: str) -> list[Any]:
             " pip install -r requirements-tpu.txt, or use --topology=local"
         )
     _prepare_libtpu()
-    num_slices, generation, sides = found
+    num_slices, generation, sides = slices
     try:
         return topologies.get_topology_desc(
             platform="tpu",
@@ -164,7 +157,7 @@ def _sides(generation: str, size: int) -> str | None:
 
     They are powers of two, as equal as possible: v4-32 is 2x2x4.
     """
-    num_sides = EXAMPLES[generation].count("x", len(generation)) + 1
+    num_sides = GENERATIONS[generation][1].count("x") + 1
     num_chips = size if generation in COUNTED_IN_CHIPS else size / 2
     exponent = round(math.log2(max(num_chips, 1)))
     least = 1 if num_sides == 2 else 4  # the chips of a host
@@ -179,9 +172,9 @@ def count(name: str) -> tuple[str, int] | None:
 
     The name is of TPU slices, see `devices`, or of NVIDIA GPUs: one of GPUS, or 8*h100.
     """
-    if found := parse_slices(name):
-        num_slices, generation, sides = found
-        kind = KINDS[generation]
+    if slices := parse_slices(name):
+        num_slices, generation, sides = slices
+        kind, _ = GENERATIONS[generation]
         num_chips = num_slices * math.prod(map(int, sides.split("x")))
         return kind, num_chips * CHIPS[kind].devices_per_chip
     match = re.fullmatch(_COUNT + r"(\w+)", name)

@@ -45,7 +45,9 @@ def make_mesh(
             f"config.mesh ({sizes}) cannot be laid out on these devices: {error}"
         ) from None
     types = (AxisType.Explicit,) * len(AXES)
-    return jax.sharding.Mesh(array, AXES, axis_types=types)
+    mesh = jax.sharding.Mesh(array, AXES, axis_types=types)
+    host_part(mesh, devices[0].process_index)  # raises if they have unequal parts
+    return mesh
 
 
 def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
@@ -154,9 +156,3 @@ def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
             f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
             f" divide config.model.hidden_size={model.hidden_size}"
         )
-
-
-def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError like `check`, or if processes would hold unequal parts."""
-    check(config, mesh)
-    host_part(mesh, jax.process_index())

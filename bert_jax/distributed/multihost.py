@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -93,27 +94,20 @@ def join(config: Any) -> None:
 
 
 def _processes_in_environment() -> dict[str, Any]:
-    address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
-    if address is None and numbers == [None, None]:
+    values = [os.environ.get(name, "") for name in ENVIRONMENT]
+    if not any(values):
         return {}
-    host, _, port = (address or "").rpartition(":")
-    are_numbers = all(number and number.isdigit() for number in (port, *numbers))
-    if not host or not are_numbers:
+    match = re.fullmatch(r"(.+:\d+) (\d+) (\d+)", " ".join(values))
+    if not match or int(match[3]) >= int(match[2]):
         raise ConfigError(
-            f"{', '.join(ENVIRONMENT)} in the environment are {address!r},"
-            f" {numbers[0]!r}, {numbers[1]!r}; they must be HOST:PORT of process 0 and"
-            " two integers, or all be unset"
-        )
-    num_processes, process_id = (int(number or 0) for number in numbers)
-    if process_id >= num_processes:
-        raise ConfigError(
-            f"JAX_PROCESS_ID={process_id} must be below"
-            f" JAX_NUM_PROCESSES={num_processes}"
+            f"{', '.join(ENVIRONMENT)} in the environment are"
+            f" {', '.join(map(repr, values))}; they must be HOST:PORT of process 0, a"
+            " number and a smaller one, or all be unset"
         )
     return {
-        "coordinator_address": address,
-        "num_processes": num_processes,
-        "process_id": process_id,
+        "coordinator_address": match[1],
+        "num_processes": int(match[2]),
+        "process_id": int(match[3]),
     }
 
 
@@ -150,8 +144,8 @@ def check_same_settings(config: Any) -> None:
     The others are stopped before they return.
     """
     me, key, timeout = distributed.global_state.process_id, "bert_jax/settings", 300_000
-    found = code() | flag_values() | flatten({"config": dataclasses.asdict(config)})
-    mine = {name: json.dumps(value) for name, value in found.items()}
+    settings = code() | flag_values() | flatten({"config": dataclasses.asdict(config)})
+    mine = {name: json.dumps(value) for name, value in settings.items()}
     if me == 0:
         _client().key_value_set(key, json.dumps(mine))
     # A host with a cold disk imports its libraries and reads the sources.
@@ -174,19 +168,19 @@ def flag_values() -> dict[str, Any]:
 
 def code() -> dict[str, Any]:
     """Returns the versions of bert_jax and LIBRARIES, and a digest of the sources."""
-    found: dict[str, Any] = {"the version of bert_jax": bert_jax.__version__}
+    versions: dict[str, Any] = {"the version of bert_jax": bert_jax.__version__}
     for name in LIBRARIES:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             version = None
-        found[f"the version of {name}"] = version
+        versions[f"the version of {name}"] = version
     package, sha256 = Path(bert_jax.__file__).parent, hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         sha256.update(f"{content}  {path.relative_to(package)}\n".encode())
-    found["the digest of the sources of bert_jax"] = sha256.hexdigest()[:16]
-    return found
+    versions["the digest of the sources of bert_jax"] = sha256.hexdigest()[:16]
+    return versions
 
 
 def num_processes() -> int:
@@ -205,8 +199,8 @@ def from_process_0(value: T) -> T:
     """Returns the number or tuple of numbers `value` of process 0. All must call it."""
     if num_processes() == 1:
         return value
-    found: Any = multihost_utils.broadcast_one_to_all(jax.tree.map(np.asarray, value))
-    return jax.tree.map(lambda mine, theirs: type(mine)(theirs), value, found)
+    first: Any = multihost_utils.broadcast_one_to_all(jax.tree.map(np.asarray, value))
+    return jax.tree.map(lambda mine, theirs: type(mine)(theirs), value, first)
 
 
 # -------------------------------------------------------------------------- agreement
@@ -217,8 +211,8 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def agree(name: str, make: Callable[[], str]) -> str:
-    """Returns the result of `make` in process 0, in every process.
+def agree(name: str, make: Callable[[], T]) -> T:
+    """Returns the result of `make` in process 0, as JSON, in every process.
 
     If `make` raises an error, `stopping` ends the processes that wait for its result. A
     name is used once in a run.
@@ -227,8 +221,8 @@ def agree(name: str, make: Callable[[], str]) -> str:
         return make()
     key = f"bert_jax/{name}"
     if is_first():
-        _client().key_value_set(key, make())
-    return _client().blocking_key_value_get(key, AGREE_SECS * 1000)
+        _client().key_value_set(key, json.dumps(make()))
+    return json.loads(_client().blocking_key_value_get(key, AGREE_SECS * 1000))
 
 
 def _client() -> Any:
@@ -238,12 +232,7 @@ def _client() -> Any:
 def first_then_others(name: str, do: Callable[[], T]) -> T:
     """Calls `do` in process 0, where it may write files, and then in the others."""
     results: list[T] = []
-
-    def first() -> str:
-        results.append(do())
-        return ""
-
-    agree(name, first)
+    agree(name, lambda: results.append(do()))
     return results[0] if results else do()
 
 
@@ -256,29 +245,29 @@ def check_same(name: str, value: str, mistake: str) -> None:
         )
 
 
-def make_shared(flag: str, directory: str) -> None:
-    """Creates the directory that --flag names and verifies that all hosts share it."""
-    path = os.path.join(directory, SHARED_FILE)
+def make_shared(workdir: str) -> None:
+    """Creates the workdir and verifies that all hosts share it."""
+    path = os.path.join(workdir, SHARED_FILE)
 
     def mark() -> str:
         token = secrets.token_hex(8)
         try:
-            storage.make_directory(directory)
+            storage.make_directory(workdir)
             if num_processes() > 1:
                 storage.write(path, token.encode())
         except OSError as error:
             raise ConfigError(
-                f"--{flag}={directory}: {error.strerror}; use another path"
+                f"--workdir={workdir}: {error.strerror}; use another path"
             ) from None
         return token
 
-    token = agree(f"directory {flag}", mark)
+    token = agree("directory", mark)
     if is_first() or wait_for(
         lambda: storage.exists(path) and storage.read(path).decode() == token
     ):
         return
     raise ConfigError(
-        f"--{flag}={directory} of process {jax.process_index()} is not that of process"
+        f"--workdir={workdir} of process {jax.process_index()} is not that of process"
         " 0; use a directory that all hosts share"
     )
 

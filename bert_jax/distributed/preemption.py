@@ -138,7 +138,7 @@ def _handle_signals(reader: int) -> None:
             if number == signal.SIGINT:
                 bert_jax.stop()
             if number == signal.SIGTERM:
-                _exit_interrupted("no step was taken by this call")
+                _exit_interrupted()
         elif number == signal.SIGTERM:  # it arrived during `save_on_signals`
             os.kill(os.getpid(), signal.SIGTERM)
         elif number == signal.SIGINT:
@@ -155,9 +155,9 @@ def _handle_signals(reader: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _exit_interrupted(done: str) -> NoReturn:
+def _exit_interrupted() -> NoReturn:
     try:
-        print(errors.INTERRUPTED.format(done), flush=True)
+        print(errors.INTERRUPTED.format("no step was taken by this call"), flush=True)
     finally:  # exit even if stdout is closed
         os._exit(errors.EXIT_INTERRUPTED)
 
@@ -189,7 +189,7 @@ def _watch_notices() -> None:
 
 def _notices() -> set[str]:
     host = os.environ.get("GCE_METADATA_HOST", METADATA_HOST)
-    found = set()
+    notices = set()
     for name, value in NOTICES.items():
         request = urllib.request.Request(
             f"http://{host}/computeMetadata/v1/instance/{name}",
@@ -198,10 +198,10 @@ def _notices() -> set[str]:
         try:
             with _DIRECT.open(request, timeout=POLL_SECS) as response:
                 if response.read().decode().strip() == value:
-                    found.add(name)
+                    notices.add(name)
         except (OSError, http.client.HTTPException):
             pass  # the server is not always available; SIGTERM still arrives without it
-    return found
+    return notices
 
 
 def interrupted() -> bool:

@@ -21,8 +21,7 @@ from bert_jax.errors import AllDivergedError, CorruptError
 from bert_jax.finetuning.setup import Setup, Split
 from bert_jax.finetuning.tasks.base import Examples
 from bert_jax.interop import files, huggingface_write
-from bert_jax.monitoring.progress import Progress
-from bert_jax.monitoring.report import format_duration
+from bert_jax.monitoring.progress import Progress, format_duration
 
 MODEL_DIRECTORY = "model"
 RESULT_FILE = "result.json"

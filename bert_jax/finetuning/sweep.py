@@ -59,7 +59,7 @@ def sweep(
     """
     began = time.monotonic()
     setup = setup_lib.open_inputs(config, start)
-    multihost.make_shared("workdir", workdir)
+    multihost.make_shared(workdir)
     multihost.agree("workdir", lambda: lock_and_check(workdir, setup, start))
     print(describe(setup, start, workdir), flush=True)
     preemption.save_on_signals()

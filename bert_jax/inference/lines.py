@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli
-from bert_jax.data.sources import formats, lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.inference.model import DTYPES, WEIGHTS, Model, Parts
 from bert_jax.monitoring.progress import Progress
@@ -98,7 +98,7 @@ def read(path: str) -> Iterator[str]:
 
 def _pieces(pipe: Any) -> Iterator[bytes]:
     """Yields the bytes of a pipe, a BufferedReader, when they arrive."""
-    yield pipe.read(formats.HEAD_BYTES)
+    yield pipe.read(lines.HEAD_BYTES)
     while piece := pipe.read1(lines.CHUNK_BYTES):
         yield piece
 

@@ -47,12 +47,12 @@ def as_text(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
     lines = [*rows_lib.summary(step), "input<=target is a predicted token"]
     for row in rows:
         padding = f", {row.num_padding} padding tokens" if row.num_padding else ""
-        lines += ["", f"row {row.number} {rows_lib.row_words(step, row)}{padding}"]
+        place = f"{row.number} of {len(step.rows)}: {row.place}"
+        lines += ["", f"row {place}{padding}"]
         for number, pair in enumerate(row.pairs, start=1):
-            lines.append(f"  pair {number}: {rows_lib.label_words(pair)}")
+            lines.append(f"  pair {number}: {pair.label}")
             for name, excerpt in zip("AB", pair.segments, strict=False):
-                words = rows_lib.excerpt_words(excerpt)
-                lines.append(f"    {name} {words} {excerpt.beginning}")
+                lines.append(f"    {name} {excerpt.place} {excerpt.beginning}")
             tokens = (
                 f"{x.piece}<={x.original}" if x.mask else x.piece for x in pair.tokens
             )

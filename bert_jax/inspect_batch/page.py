@@ -6,12 +6,6 @@ from collections.abc import Sequence
 
 from bert_jax.inspect_batch import rows as rows_lib
 
-_MASK_WORDS = {
-    "masked": "replaced by [MASK]",
-    "random": "replaced by a random token",
-    "kept": "unchanged, but predicted",
-}
-
 _STYLE = """
 :root { --ink: #1c2430; --quiet: #66707f; --line: #d9dee6; --paper: #ffffff;
   --card: #f6f8fb; --a: #d8e8fb; --b: #d9f2dd; --special: #e6e8ec; --pad: #f0f1f4;
@@ -78,11 +72,10 @@ def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
         f"<div class='stage'><b>{name}</b>{words}</div>"
         for name, words in _STAGES.items()
     )
-    shown = (
-        f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
-        if len(rows) < len(step.rows)
-        else ""
-    )
+    shown = ""
+    if len(rows) < len(step.rows):
+        of_all = f"the first {len(rows)} of {len(step.rows)} rows"
+        shown = f"<p class='quiet'>Shown: {of_all}.</p>"
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"
@@ -94,14 +87,9 @@ def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
 
 
 def _legend() -> str:
-    examples = (
-        _chip("a", "segment A"),
-        _chip("b", "segment B"),
-        _chip("special", "[CLS]"),
-        _chip("masked", "[MASK]", "original"),
-        _chip("random", "random", "original"),
-        _chip("kept", "kept", "kept"),
-    )
+    examples = [_chip("a", "segment A"), _chip("b", "segment B")]
+    examples += [_chip("special", "[CLS]"), _chip("masked", "[MASK]", "original")]
+    examples += [_chip("random", "random", "original"), _chip("kept", "kept", "kept")]
     return (
         f"<p class='tokens'>{''.join(examples)}</p>"
         "<p class='quiet'>Upper line: the model's input. Lower line, in framed tokens:"
@@ -120,12 +108,11 @@ def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
         _pair(pair, f"Pair {number}: " if len(row.pairs) > 1 else "")
         for number, pair in enumerate(row.pairs, start=1)
     )
-    padding = (
-        f"<div class='tokens'>{_chip('padding', f'[PAD] x {row.num_padding}')}</div>"
-        if row.num_padding
-        else ""
-    )
-    place = html.escape(rows_lib.row_words(step, row))
+    padding = ""
+    if row.num_padding:
+        chip = _chip("padding", f"[PAD] x {row.num_padding}")
+        padding = f"<div class='tokens'>{chip}</div>"
+    place = html.escape(f"of {len(step.rows)}: {row.place}")
     return (
         f"<div class='row'><h2>Row {row.number} <span class='quiet'>{place}</span></h2>"
         f"{_bar(step, row)}{pairs}{padding}</div>"
@@ -146,25 +133,20 @@ def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
 def _pair(pair: rows_lib.Pair, name: str) -> str:
     sources = "".join(
         f"<p class='source'>{_chip(letter.lower(), letter)}"
-        f" {html.escape(rows_lib.excerpt_words(excerpt))}"
+        f" {excerpt.place}"
         f" <i>{html.escape(excerpt.beginning)}</i></p>"
         for letter, excerpt in zip("AB", pair.segments, strict=False)
     )
     tokens = "".join(map(_token, pair.tokens))
-    label = html.escape(rows_lib.label_words(pair))
     return (
-        f"<div class='pair'><p class='label'>{name}{label}</p>{sources}"
+        f"<div class='pair'><p class='label'>{name}{pair.label}</p>{sources}"
         f"<div class='tokens'>{tokens}</div></div>"
     )
 
 
 def _token(token: rows_lib.Token) -> str:
-    position = f"position {token.position}"
-    if not token.mask:
-        return _chip(token.part, token.piece, title=position)
-    return _chip(
-        f"{token.part} {token.mask}",
-        token.piece,
-        token.original,
-        f"{position}: {token.original}, {_MASK_WORDS[token.mask]}",
-    )
+    title = f"position {token.position}"
+    if token.mask:
+        title += f": {token.original}, {rows_lib.MASKS[token.mask]}"
+    below = token.original if token.mask else ""
+    return _chip(f"{token.part} {token.mask}".strip(), token.piece, below, title)

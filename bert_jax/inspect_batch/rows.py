@@ -19,16 +19,20 @@ from bert_jax.phases import Skips, batch_of
 BEGINNING_TOKENS = 24
 
 
+# What the model's input has in the place of a predicted token.
+MASKS = {
+    "masked": "replaced by [MASK]",
+    "random": "replaced by a random token",
+    "kept": "unchanged",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """One token of a row."""
-
     piece: str  # in the model's input
     original: str  # before masking
     part: str  # "special", "a" or "b"
-    # "" if the token is not predicted, else "masked" (replaced by [MASK]), "random"
-    # (replaced by a random token) or "kept" (unchanged).
-    mask: str
+    mask: str  # of MASKS; "" if the token is not predicted
     position: int  # in its pair, as in position_ids
 
 
@@ -42,26 +46,45 @@ class Excerpt:
     document_length: int  # number of tokens of the document
     beginning: str  # of the document
 
+    @property
+    def place(self) -> str:
+        return (
+            f"tokens {self.first + 1:,} to {self.first + self.length:,} of"
+            f" {self.document_length:,} of document {self.document + 1:,}, which"
+            " begins:"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """One pair of a row; `is_random` is None if there is no segment B."""
-
     tokens: tuple[Token, ...]
-    is_random: bool | None
+    is_random: bool | None  # None if there is no segment B
     segments: tuple[Excerpt, ...]  # A, and B if there is one
+
+    @property
+    def label(self) -> str:
+        """Returns the target of next sentence prediction."""
+        if self.is_random is None:
+            return "segment A only, no next sentence prediction"
+        return (
+            "B is random, label 1 (NotNext)"
+            if self.is_random
+            else "B follows A, label 0 (IsNext)"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of a batch, and its place in a visit to a shard."""
-
     number: int  # in the batch, from 1
     shard: str  # file name
     epoch: int  # of the stream that reads the shard, from 0
     index: int  # in the visit to the shard
     pairs: tuple[Pair, ...]
     num_padding: int
+
+    @property
+    def place(self) -> str:
+        return f"row {self.index + 1:,} of epoch {self.epoch + 1} of {self.shard}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +119,6 @@ def read_step(
     corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int, skips: Skips = ()
 ) -> Step:
     """Reads the batch that `train` uses in step `number`, counted from 1."""
-    check_step(config, number)
     phase_index, batch_number = batch_of(config, number - 1, skips)
     made = StepRows(
         corpus, config, split="train", seed=config.seed, phase_index=phase_index
@@ -154,7 +176,7 @@ def _tokens(
 def _excerpts(
     corpus: corpus_lib.Corpus, visit: Visit, decode: Callable[..., str], pair: list[int]
 ) -> tuple[Excerpt, ...]:
-    starts, found = visit.document_starts, []
+    starts, excerpts = visit.document_starts, []
     for start, length in (pair[:2], pair[2:4]):
         if not length:
             continue
@@ -167,11 +189,9 @@ def _excerpts(
             ids, _ = shard_file.split_marks(ids)
         beginning = decode(ids.tolist(), skip_special_tokens=False)
         beginning += " ..." * (end - first > BEGINNING_TOKENS)
-        found.append(Excerpt(document, start - first, length, end - first, beginning))
-    return tuple(found)
-
-
-# ------------------------------------------------------------- descriptions
+        place = document, start - first, length, end - first
+        excerpts.append(Excerpt(*place, beginning))
+    return tuple(excerpts)
 
 
 def summary(step: Step) -> list[str]:
@@ -181,14 +201,9 @@ def summary(step: Step) -> list[str]:
     num_padding = sum(row.num_padding for row in step.rows)
     labels = [pair.is_random for pair in pairs if pair.is_random is not None]
     num_masked = masks.total() - masks[""]
-    words = (
-        ("masked", "replaced by [MASK]"),
-        ("random", "by a random token"),
-        ("kept", "unchanged"),
-    )
     shares = ", ".join(
-        f"{masks[kind]:,} {word} ({masks[kind] / max(num_masked, 1):.0%})"
-        for kind, word in words
+        f"{masks[kind]:,} {words} ({masks[kind] / max(num_masked, 1):.0%})"
+        for kind, words in MASKS.items()
     )
     next_sentences = ", no next sentence prediction"
     if labels:
@@ -205,29 +220,3 @@ def summary(step: Step) -> list[str]:
         f"masks: {num_masked:,} of {masks.total():,} text tokens"
         f" ({num_masked / masks.total():.0%}): {shares}",
     ]
-
-
-def row_words(step: Step, row: Row) -> str:
-    """Describes the place of a row in its batch and in its shard."""
-    return (
-        f"of {len(step.rows)}: row {row.index + 1:,} of epoch {row.epoch + 1} of"
-        f" {row.shard}"
-    )
-
-
-def label_words(pair: Pair) -> str:
-    """Describes the target of next sentence prediction."""
-    if pair.is_random is None:
-        return "segment A only, no next sentence prediction"
-    if pair.is_random:
-        return "B is random, label 1 (NotNext)"
-    return "B follows A, label 0 (IsNext)"
-
-
-def excerpt_words(excerpt: Excerpt) -> str:
-    """Describes the position of an excerpt in its document."""
-    return (
-        f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
-        f" {excerpt.document_length:,} of document {excerpt.document + 1:,}, which"
-        " begins:"
-    )

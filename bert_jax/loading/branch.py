@@ -74,7 +74,7 @@ def check(config: ExperimentConfig) -> None:
     _check_keys(source, config, run, step)
     _check_rates(source, config, run, step)
     remedy = f"use config.branch_from={run}@{{}}"
-    multihost.agree("branch", lambda: integrity.check(run, step, remedy) or "")
+    multihost.agree("branch", lambda: integrity.check(run, step, remedy))
 
 
 def open_branch(config: ExperimentConfig, corpus: Corpus) -> Branch:

@@ -21,7 +21,6 @@ from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 
 
@@ -109,7 +108,7 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     mesh = set_mesh(config, phase_index)
     corpus, start = new_run.open_inputs(config, is_begun=False)
     assert start is not None
-    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    _, init = step_lib.init_state(config)
     _, state = start.first_state(init, corpus, mesh)
     return OpenedRun(
         config, corpus, mesh, start.step, phase_index, state.params
@@ -118,8 +117,7 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
 
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
     """Returns the graphdef of a run's model, and its parameters as abstract arrays."""
-    tx, _ = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
+    graphdef, init = step_lib.init_state(config)
     return graphdef, jax.eval_shape(init).params
 
 

@@ -68,9 +68,8 @@ def keep(x: jax.Array, rate: float, seed: Seed | None) -> jax.Array:
 def dropout_seeds(shape: tuple[int, ...], seed: Seed | None, spec: jax.P) -> jax.Array:
     """Returns int32[shape], a folded hash of the seed and of each index.
 
-    Args:
-      shape: the first half of the dims of the array that is dropped.
-      seed: None for zeros, where nothing is dropped.
+    The shape is the first half of the dims of the array that is dropped. Without a
+    seed, the result is 0.
     """
     if seed is None:
         return jnp.zeros(shape, jnp.int32, out_sharding=spec)

@@ -193,12 +193,7 @@ def build(
 
 
 def embeddings(states_RTD: jax.Array, sequence_ids_BCT: jax.Array) -> jax.Array:
-    """Returns float32[B, C, D], the embeddings of texts, which have length 1.
-
-    Args:
-      states_RTD: the last states of the B * C texts.
-      sequence_ids_BCT: int32, 0 for padding.
-    """
+    """Returns float32[B, C, D], the embeddings of texts, which have length 1."""
     B, C, T = sequence_ids_BCT.shape
     by_row = sharding.spec("batch", "replicated")
     ids_RT = jnp.reshape(sequence_ids_BCT, (B * C, T), out_sharding=by_row)

@@ -90,10 +90,6 @@ def _times_kernel(
     transposed, and copies the parameter and its moments to that layout and back. By
     preflight's estimate, this takes 12% of a BERT-large step with 32 sequences of 128
     tokens on each v5e chip.
-
-    Args:
-      kernel: float32 or the dtype of x.
-      out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
     """
     return _dot_general(
         x,
@@ -211,12 +207,7 @@ def einsum_float32(
     On a GPU and a CPU, the gradient is cast to the dtype of x and y before it is
     multiplied. By JAX's own rule it stays float32, which they multiply at half the rate
     after copying the other factor to float32. On a TPU, the cast would make a step 2%
-    slower, by preflight's estimate.
-
-    Args:
-      equation: for example "ab,bc->ac"; every index is in two of the three terms.
-      x, y: the factors, of the same dtype.
-      out_sharding: as for `times_kernel`.
+    slower, by preflight's estimate. Every index is in two of the equation's terms.
     """
     if sharding.platform() == "gpu" or _is_bfloat16_on_cpu(x.dtype):
         return _with_low_gradient(equation, x, y, out_sharding)
@@ -277,11 +268,7 @@ def embedding_lookup(table_RD: jax.Array, ids_BT: jax.Array) -> jax.Array:
     """Returns float32[B, T, D], the rows of a table at int32[B, T] ids.
 
     The gradient is summed in float32: the gradient of a frequent token has thousands
-    of terms, most of which bfloat16 would lose.
-
-    Args:
-      table_RD: float32, replicated on every device.
-      ids_BT: int32, in [0, R).
+    of terms, most of which bfloat16 would lose. The table is replicated.
     """
     return _gather(table_RD, ids_BT)
 

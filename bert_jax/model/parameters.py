@@ -44,16 +44,14 @@ def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
 def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
     """Returns a model's graphdef and its parameters as abstract arrays.
 
-    Args:
-      build: maps a PRNG key to a graphdef and a state, as `bert.build` does; it is
-        traced without allocating memory.
+    `build` maps a PRNG key to a graphdef and a state; it allocates no memory.
     """
-    found: list[nnx.GraphDef] = []
+    graphdefs: list[nnx.GraphDef] = []
 
-    def params(key: jax.Array) -> nnx.State:
-        graphdef, state = build(key)
-        found.append(graphdef)
+    def params() -> nnx.State:
+        graphdef, state = build(jax.random.key(0))
+        graphdefs.append(graphdef)
         return state
 
-    abstract = jax.eval_shape(params, jax.random.key(0))
-    return found[0], abstract
+    abstract = jax.eval_shape(params)
+    return graphdefs[0], abstract

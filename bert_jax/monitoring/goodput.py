@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import bert_jax
 from bert_jax import clock
 
 # The parts of a run's time, and their names in reports.
@@ -118,23 +117,3 @@ def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _seconds(line: dict[str, Any]) -> dict[str, float]:
     return {part: float(line[f"{PREFIX}{part}"]) for part in PARTS}
-
-
-class Startup:
-    """Times the stages of start-up, from the package's import to the first step."""
-
-    def __init__(self):
-        self.began = bert_jax.BEGAN
-        self._marked = clock()
-        self._seconds = {"import": self._marked - self.began}
-
-    def mark(self, stage: str) -> None:
-        """Ends a stage that began at the previous mark."""
-        now = clock()
-        self._seconds[stage] = now - self._marked
-        self._marked = now
-
-    def summary(self) -> str:
-        """Returns a line with the seconds of each stage, in order."""
-        stages = (f"{name} {secs:.1f} s" for name, secs in self._seconds.items())
-        return f"start:  {', '.join(stages)}"

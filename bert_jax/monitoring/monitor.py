@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import jax
 import numpy as np
 
+from bert_jax import BEGAN, clock
 from bert_jax.distributed import multihost
 from bert_jax.distributed.stopping import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
-from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
-from bert_jax.monitoring.report import StepProgress
+from bert_jax.monitoring.goodput import PARTS, Goodput
+from bert_jax.monitoring.progress import StepProgress
 
 if TYPE_CHECKING:
     from bert_jax.monitoring.trackers import Trackers
@@ -28,10 +29,13 @@ class Monitor:
     As a context manager, it aborts a hung process while the context is open.
     """
 
-    def __init__(self, startup: Startup | None = None):
-        """Creates a monitor without a log; `startup` times what precedes step 1."""
+    def __init__(self, prints_start: bool = False):
+        """Creates a monitor without a log; it may print the times of the start."""
         self._watchdog = Watchdog()
-        self._startup = startup
+        # Seconds of each stage before the first step; None if they are not printed.
+        self._stages: dict[str, float] | None = {} if prints_start else None
+        self._marked = BEGAN
+        self._mark("import")
         self._goodput: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}
         self._trackers: Trackers | None = None
@@ -71,11 +75,9 @@ class Monitor:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
         Args:
-          rates: (phase index, steps per second) -> throughput metrics of a line. A
-            line without a timed step has none.
-          format_steps: formats the metrics of a line for printing.
+          rates: (phase index, steps per second) -> throughput metrics of a line.
           on_steps: called with (last step, metrics of each step since the last line)
-            before a line is written. `step` and `flush` pass on its exceptions.
+            before a line is written; `step` and `flush` pass on its exceptions.
           began: `clock()` at the start of the time that no earlier line accounts for.
         """
         self.close()
@@ -112,11 +114,12 @@ class Monitor:
         simulated devices deadlock in collectives when steps queue up (seen with jax
         0.10 and 0.12), and a CPU gains nothing from running ahead.
         """
-        if self._startup:
+        if self._stages is not None:
             jax.block_until_ready(metrics)
-            self._startup.mark("first step")
-            self.print(self._startup.summary())
-            self._startup = None
+            self._mark("first step")
+            stages = (f"{name} {secs:.1f} s" for name, secs in self._stages.items())
+            self.print(f"start:  {', '.join(stages)}")
+            self._stages = None
         is_cpu = jax.default_backend() == "cpu"
         jax.block_until_ready(metrics if is_cpu else self._last_metrics)
         self._last_metrics = metrics
@@ -195,8 +198,7 @@ class Monitor:
         finally:
             if self._goodput:
                 self._goodput.enter(previous)
-            if self._startup:
-                self._startup.mark(name)
+            self._mark(name)
             self._watchdog.heartbeat(name)
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
@@ -214,9 +216,14 @@ class Monitor:
             if not all(array.is_ready() for array in arrays):
                 self._goodput.reassign("steps")  # devices were busy with the last step
             self._goodput.enter("steps")
-            if self._startup:
-                self._startup.mark("data")
+            self._mark("data")
             yield batch
+
+    def _mark(self, stage: str) -> None:
+        """Ends a stage of the start, which began at the previous mark."""
+        if self._stages is not None:
+            now = clock()
+            self._stages[stage], self._marked = now - self._marked, now
 
     def seconds_of_steps(self) -> float:
         """Returns the time of all steps, with waiting for data and replays."""

@@ -1,4 +1,4 @@
-"""Shows the progress of long work: a bar on a terminal, lines in a log file."""
+"""Shows the progress of long work and of steps: a bar on a terminal, or lines."""
 
 import contextlib
 import os
@@ -6,17 +6,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import rich.progress
-
-Stream = Literal["stdout", "stderr"]
-TICK_SECS = 15.0  # interval of the lines of `task`
 
 # The shortest and longest interval between plain lines. Between these limits it is a
 # tenth of the elapsed time: six lines in the first minute, and 60 in an hour.
 LINE_SECS = 10.0
 MAX_LINE_SECS = 60.0
+# The longest time without a line while steps complete.
+QUIET_SECS = 30.0
 
 
 def has_terminal() -> bool:
@@ -51,8 +49,7 @@ class Progress:
             self._task = self._bar.add_task(doing, total=total)
 
     def __enter__(self) -> "Progress":
-        shown = self._bar or _ticking(self._print_line, line_interval)
-        self._shown.enter_context(shown)
+        self._shown.enter_context(self._bar or _ticking(self._print_line))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -91,14 +88,12 @@ class Progress:
 
 
 @contextlib.contextmanager
-def _ticking(
-    print_line: Callable[[], None], interval: Callable[[float], float]
-) -> Iterator[None]:
-    """Prints lines from a thread, `interval(elapsed seconds)` after the one before."""
+def _ticking(print_line: Callable[[], None]) -> Iterator[None]:
+    """Prints lines from a thread, at intervals of `line_interval`."""
     start, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
-        while not over.wait(interval(time.monotonic() - start)):
+        while not over.wait(line_interval(time.monotonic() - start)):
             print_line()
 
     thread = threading.Thread(target=tick, daemon=True)
@@ -115,22 +110,85 @@ def line_interval(elapsed_secs: float) -> float:
     return min(max(LINE_SECS, elapsed_secs / 10), MAX_LINE_SECS)
 
 
-def _print(line: str, stream: Stream = "stdout") -> None:
-    file = getattr(sys, stream)
-    if file is not None:  # it is None if it was closed
-        file.write(f"{line}\n")  # one call, because other threads print as well
-        file.flush()
+def _print(line: str) -> None:
+    if sys.stdout is not None:  # it is None if it was closed
+        sys.stdout.write(f"{line}\n")  # one call, because other threads print as well
+        sys.stdout.flush()
 
 
 @contextlib.contextmanager
-def task(name: str, stream: Stream) -> Iterator[None]:
+def task(name: str) -> Iterator[None]:
     """Prints a line at the start and the end of a task, and at intervals."""
     start = time.monotonic()
 
-    def print_line(end: str = "") -> None:
-        _print(f"{name}: {time.monotonic() - start:.0f} s{end}", stream)
+    def print_line(end: str = " so far") -> None:
+        _print(f"{name}: {time.monotonic() - start:.0f} s{end}")
 
-    _print(f"{name} ...", stream)
-    with _ticking(lambda: print_line(" so far"), lambda _: TICK_SECS):
+    _print(f"{name} ...")
+    with _ticking(print_line):
         yield
-    print_line()
+    print_line("")
+
+
+# ---------------------------------------------------------------------------- steps
+
+
+class StepProgress:
+    """Prints metrics as lines with the step and the time left."""
+
+    def __init__(self, first_step: int, num_steps: int):
+        self.num_steps = num_steps
+        self._width = len(_place(num_steps, num_steps))
+        self._timed_from: tuple[int, float] | None = None  # step, seconds
+        self._done = first_step
+        self._printed_at = time.monotonic()
+
+    def advance(self, step: int) -> None:
+        """Records that `step` is complete."""
+        if self._timed_from is None:
+            self._timed_from = step, time.monotonic()
+            self._printed_at = time.monotonic()
+        self._done = step
+        self.tick("")
+
+    def tick(self, text: str) -> None:
+        """Prints the step and a text if there was no line for QUIET_SECS."""
+        if time.monotonic() - self._printed_at >= QUIET_SECS:
+            self.print(f"{_place(self._done, self.num_steps)}{text}{self._left()}")
+
+    def update(self, step: int, text: str) -> None:
+        """Prints a log line; `text` is its formatted metrics."""
+        place = _place(step, self.num_steps)
+        self.print(f"{place:<{self._width}}  {text}{self._left()}")
+
+    def _left(self) -> str:
+        if self._timed_from is None or self._done == self._timed_from[0]:
+            return ""
+        step, when = self._timed_from
+        secs_per_step = (time.monotonic() - when) / (self._done - step)
+        return (
+            f"  {format_duration(secs_per_step * (self.num_steps - self._done))} left"
+        )
+
+    def print(self, text: str) -> None:
+        """Prints a line; a run continues when its terminal has been closed."""
+        self._printed_at = time.monotonic()
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # the reader of the pipe stopped on purpose
+            raise
+        except OSError:
+            pass
+
+
+def _place(step: int, num_steps: int) -> str:
+    return f"step {step:,}/{num_steps:,}"
+
+
+def format_duration(seconds: float) -> str:
+    """Formats seconds as 45 s, 3 min 20 s or 2 h 05 min."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"

@@ -46,11 +46,11 @@ def rates(
     """Returns the throughput metrics of a log line."""
     phase = config.phases[phase_index]
     rate = phase.global_batch_size * steps_per_sec
-    found = {
+    metrics = {
         "sequences_per_sec": rate,
         "tokens_per_sec": rate * phase.sequence_length,
     }
     if chip := chips.chip_of(jax.devices()[0].device_kind):
         peak_flops = chip.peak_flops * jax.device_count()
-        found["mfu"] = step_flops(config, phase) * steps_per_sec / peak_flops
-    return found
+        metrics["mfu"] = step_flops(config, phase) * steps_per_sec / peak_flops
+    return metrics

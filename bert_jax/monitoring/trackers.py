@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from bert_jax import small_files, storage
@@ -44,15 +44,14 @@ Log = Callable[[dict[str, float], int, float], None]
 Opened = tuple[Log, Callable[[bool], None], str]
 
 
-def check_installed(names: Sequence[str]) -> str:
-    """Raises ConfigError if a library is missing; returns "", for `multihost.agree`."""
+def check_installed(names: Sequence[str]) -> None:
+    """Raises ConfigError if a library is missing."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"config.trackers: {name} is not installed; run pip install {name}, or"
                 " remove it from config.trackers"
             )
-    return ""
 
 
 # ----------------------------------------------------------------- the training process
@@ -199,48 +198,44 @@ class Sender:
         The kernel kills this process if a line takes `limit_secs`; 0 changes no limit.
         """
         path = os.path.join(self._workdir, writer.METRICS_FILE)
-        found = storage.stat(path) if storage.exists(path) else None
-        if found == self._read:
+        newest = storage.stat(path) if storage.exists(path) else None
+        if newest == self._read:
             return
-        lines = _numbered(writer.read(self._workdir))
-        new = [(place, line) for place, line in lines if place > self._last]
+        counts: collections.Counter[int] = collections.Counter()  # of lines, by step
         try:
-            for n, (place, line) in enumerate(new):
+            for line in writer.read(self._workdir):
+                step = line["step"]
+                counts[step] += 1
+                if (step, counts[step]) <= self._last:
+                    continue
                 if limit_secs:
                     signal.alarm(limit_secs)
-                if n and n % MAX_LINES == 0:
+                self._log(_values(line), step, line.get("time", time.time()))
+                self._last = step, counts[step]
+                if counts.total() % MAX_LINES == 0:
                     self._save_sent()
-                self._send(line)
-                self._last = place
         finally:
             self._save_sent()
-        self._read = found
-
-    def _save_sent(self) -> None:
-        if not self._is_buffered:
-            self._save(self._id, self._last)
-
-    def _send(self, line: dict[str, Any]) -> None:
-        hidden = ("step", "time")  # null is a value that was not finite
-        values = {k: v for k, v in line.items() if v is not None and k not in hidden}
-        self._log(values, line["step"], line.get("time", time.time()))
+        self._read = newest
 
     def close(self, is_complete: bool) -> None:
         """Ends the tracked run."""
         self._close(is_complete)
         self._save(self._id, self._last)
 
+    def _save_sent(self) -> None:
+        if not self._is_buffered:
+            self._save(self._id, self._last)
+
     def _save(self, id: str, last: tuple[int, ...]) -> None:
         state = {"id": id, "last_line": last}
         storage.write(self._file, (json.dumps(state) + "\n").encode())
 
 
-def _numbered(lines: list[dict[str, Any]]) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Yields ((step, n), line) for the n-th line of its step."""
-    counts: collections.Counter[int] = collections.Counter()
-    for line in lines:
-        counts[line["step"]] += 1
-        yield (line["step"], counts[line["step"]]), line
+def _values(line: dict[str, Any]) -> dict[str, float]:
+    """Returns the finite metrics of a line; null is a value that was not finite."""
+    hidden = ("step", "time")
+    return {k: v for k, v in line.items() if v is not None and k not in hidden}
 
 
 def describe(error: Exception) -> str:
@@ -248,8 +243,10 @@ def describe(error: Exception) -> str:
     if isinstance(error, CorruptError):  # of the state
         return str(error)
     sources = (error, getattr(error, "exc", None), error.__cause__, error.__context__)
-    found = (getattr(getattr(x, "response", None), "status_code", 0) for x in sources)
-    status = next(filter(None, found), 0)
+    statuses = (
+        getattr(getattr(x, "response", None), "status_code", 0) for x in sources
+    )
+    status = next(filter(None, statuses), 0)
     of_mlflow = getattr(error, "get_http_status_code", lambda: 500)()
     if of_mlflow != 500:  # the default, also without a server
         status = of_mlflow
@@ -304,9 +301,9 @@ def open_mlflow(id: str, name: str, config: dict[str, Any]) -> Opened:
 
     mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
     tag = f"tags.bert_jax_run = '{id}'"
-    found = mlflow.search_runs(filter_string=tag, output_format="list")
+    runs = mlflow.search_runs(filter_string=tag, output_format="list")
     run = mlflow.start_run(
-        found[0].info.run_id if found else None,
+        runs[0].info.run_id if runs else None,
         run_name=name,
         tags={"bert_jax_run": id},
     )

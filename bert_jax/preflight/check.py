@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import math
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,7 +18,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import chips, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
-from bert_jax.monitoring import progress, throughput
+from bert_jax.monitoring import throughput
 from bert_jax.preflight import hlo
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
@@ -31,14 +32,12 @@ def preflight(
 ) -> dict[str, Any]:
     """Returns the report that --json prints.
 
-    Args:
-      topology: TPU topology, or "local"; see `chips.devices`.
-      price: price of one chip for one hour.
-      search: whether to compare the kinds of remat.
+    The topology is that of `chips.devices`, and the price that of one chip for one
+    hour. A search compares the kinds of remat.
     """
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
-    mesh_lib.check_mesh(config, mesh)
+    mesh_lib.check(config, mesh)
     jax.set_mesh(mesh)
     checks = check_corpus(config)
     chip = chips.chip_of(devices[0].device_kind)
@@ -53,8 +52,8 @@ def preflight(
         remedy = {"flag": flag, "phases": [phases.estimate(x) for x in fitting]}
     reports = list(map(phases.report, trials))
     if search and fits is not None and fitting:
-        for report, found in zip(reports, phases.remats(fitting), strict=True):
-            report["remat"] = found
+        for report, kinds in zip(reports, phases.remats(fitting), strict=True):
+            report["remat"] = kinds
     estimates = remedy["phases"] if remedy else [x["estimated"] for x in reports]
     hours = sum(each["hours"] for each in estimates) if all(estimates) else None
     num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
@@ -108,11 +107,10 @@ def compile_step(
     libtpu rejects a program that exceeds the memory of its chip, and reports how many
     bytes the program needs.
     """
-    tx, schedule = optimizer.make_optimizer(config)
     with jax.set_mesh(mesh):  # a thread has its own mesh
-        graphdef, init = step_lib.init_state(config, tx)
+        graphdef, init = step_lib.init_state(config)
         state = step_lib.abstract_state(init, mesh)
-        step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+        step = compilation.jit(step_lib.make_train_step(config, graphdef))
     phase = config.phases[phase_index]
     batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
     facts: dict[str, Any] = {
@@ -161,13 +159,14 @@ class Phases:
 
     def compile_one(self, config: ExperimentConfig, index: int) -> Trial:
         phase = config.phases[index]
-        with progress.task(
+        print(
             f"preflight: compiling phase {index + 1} of {len(config.phases)}:"
             f" {phase.global_batch_size} x {phase.sequence_length} tokens,"
             f" accumulation_steps={config.accumulation_steps}, remat={config.remat}",
-            "stderr",
-        ):
-            return compile_step(config, self.mesh, index)
+            file=sys.stderr,
+            flush=True,
+        )
+        return compile_step(config, self.mesh, index)
 
     def divided(self) -> list[Trial]:
         """Compiles the smallest accumulation_steps with which all phases fit."""
@@ -258,23 +257,23 @@ def check_corpus(config: ExperimentConfig) -> list[str]:
     directory = config.data.corpus_dir
     if corpus_lib.exists(directory):
         corpus = build.find_corpus(config)
-        found = [f"corpus {directory} matches the config's tokenizer and settings"]
+        lines = [f"corpus {directory} matches the config's tokenizer and settings"]
         for i, phase in enumerate(config.phases):
             rows = sum(corpus.rows_per_epoch("train", config.data, phase))
             epochs = phase.num_steps * phase.global_batch_size / rows
-            found.append(
+            lines.append(
                 f"phase {i + 1} takes {epochs:,.1f} epochs of {rows:,} rows of"
                 f" {phase.sequence_length} tokens"
             )
     else:
-        found = [f"no corpus in {directory} yet: not checked"]
-    found += _notes(config)
+        lines = [f"no corpus in {directory} yet: not checked"]
+    lines += _notes(config)
     if config.guard.replay_every_steps:
-        found.append(
+        lines.append(
             "not included: the memory of config.guard.replay_every_steps, which is two"
             " more states and the temporaries of another step"
         )
-    return found
+    return lines
 
 
 def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -> str:

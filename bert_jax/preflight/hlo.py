@@ -46,7 +46,7 @@ class Instruction:
     @property
     def op_name(self) -> str:
         """The path of named scopes and the JAX primitive that it came from."""
-        return _found(r'op_name="([^"]*)"', self.text)
+        return _first(r'op_name="([^"]*)"', self.text)
 
     @property
     def cycles(self) -> int | None:
@@ -54,17 +54,17 @@ class Instruction:
 
         For an operation that it cannot estimate, libtpu writes a number near 2^64.
         """
-        found = _found(r'"estimated_cycles":"(\d+)"', self.text)
-        return int(found) if found and int(found) < 2**62 else None
+        cycles = _first(r'"estimated_cycles":"(\d+)"', self.text)
+        return int(cycles) if cycles and int(cycles) < 2**62 else None
 
     @property
     def kernel_flops(self) -> int:
         """The FLOPs that a Pallas kernel declares; 0 for other operations."""
-        return int(_found(r'"cost_estimate":\{"flops":"(\d+)"', self.text) or 0)
+        return int(_first(r'"cost_estimate":\{"flops":"(\d+)"', self.text) or 0)
 
     def called(self, role: str) -> str:
         """Returns the computation in a role: calls, body, condition or to_apply."""
-        return _found(rf"\b{role}=%?([\w.\-]+)", self.text)
+        return _first(rf"\b{role}=%?([\w.\-]+)", self.text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +118,10 @@ class CompiledProgram:
 
         libtpu omits the known count. Loops of JAX count from 0 to a constant.
         """
-        if known := _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text):
+        if known := _first(r'"known_trip_count":\{"n":"(\d+)"', loop.text):
             return int(known)
         condition = self.computations[loop.called("condition")]
-        limits = [_found(r"constant\((\d+)\)", each.text) for each in condition]
+        limits = [_first(r"constant\((\d+)\)", each.text) for each in condition]
         return max(map(int, filter(None, limits)), default=1)
 
     @functools.cached_property
@@ -148,7 +148,7 @@ class CompiledProgram:
             inside = self.computations.get(instruction.called("calls"), [])
         sliced = any(inner.opcode == "dynamic-slice" for inner in inside)
         for inner in inside:
-            if kind := _found(rf"^{COLLECTIVE}(?:-start)?$", inner.opcode):
+            if kind := _first(rf"^{COLLECTIVE}(?:-start)?$", inner.opcode):
                 scatters = kind == "all-reduce" and sliced
                 yield "reduce-scatter" if scatters else kind, inner
 
@@ -170,9 +170,9 @@ class CompiledProgram:
         if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
             return math.prod(int(sizes[a]) for a in re.findall(r"'(\w+)'", mesh[2]))
-        if iota := _found(r"replica_groups=\[\d+,(\d+)\]", text):
+        if iota := _first(r"replica_groups=\[\d+,(\d+)\]", text):
             return int(iota)
-        if listed := _found(r"replica_groups=\{\{([\d,]+)\}", text):
+        if listed := _first(r"replica_groups=\{\{([\d,]+)\}", text):
             return listed.count(",") + 1
         return self.num_devices
 
@@ -230,14 +230,14 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
     high: libtpu was seen to accept a program at 5% over the available memory.
     """
     stats: Any = compiled.memory_analysis()
-    found = {
+    sizes = {
         "arguments": stats.argument_size_in_bytes,
         "temporaries": stats.temp_size_in_bytes,
         "outputs": stats.output_size_in_bytes,
         "aliased": stats.alias_size_in_bytes,
         "code": stats.generated_code_size_in_bytes,
     }
-    return found | {"total": sum(found.values()) - 2 * found["aliased"]}
+    return sizes | {"total": sum(sizes.values()) - 2 * sizes["aliased"]}
 
 
 def refused_bytes(message: str) -> tuple[int, int] | None:
@@ -287,6 +287,6 @@ def _parse(line: str) -> Instruction | None:
     )
 
 
-def _found(pattern: str, text: str) -> str:
+def _first(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     return match[1] if match else ""

@@ -153,10 +153,10 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
 
     def stat_file(path: str) -> Stat | None:
         try:
-            found = stat(path)
+            file = stat(path)
         except OSError:
             return None
-        return found if found.is_file else None
+        return file if file.is_file else None
 
     with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
         return list(pool.map(stat_file, paths))

@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from bert_jax import storage
 from bert_jax.errors import EXIT_LOST
@@ -29,26 +28,13 @@ def release_all() -> None:
 
 
 def confirm_all() -> None:
-    """Calls `on_lost` of the leases of this process that another one has taken.
+    """Ends this process if another one has taken one of its leases.
 
     Call it before each commit: after a pause, this process may have lost a lease that
     it has not renewed yet.
     """
     for lock in [*_held]:
         lock.confirm()
-
-
-def exit_when_lost(what: str) -> Callable[[str], None]:
-    """Returns an `on_lost` that ends this process, which must not write any more.
-
-    The message begins with `what`, the flag or key and the directory of the lock.
-    """
-
-    def leave(message: str) -> None:
-        print(f"error: {what}: {message}", file=sys.stderr, flush=True)
-        os._exit(EXIT_LOST)
-
-    return leave
 
 
 class Lease:
@@ -64,12 +50,12 @@ class Lease:
     was paused before it creates its object, which it notices by listing them again.
     """
 
-    def __init__(self, directory: str, on_lost: Callable[[str], None]):
+    def __init__(self, directory: str, what: str):
         """Prepares the lock of a directory, the URL of one for the lock alone.
 
-        `on_lost` is called in a thread with a message if the lock is lost.
+        The error of a lost lock begins with `what`, the flag or key of what it locks.
         """
-        self._directory, self._on_lost = directory, on_lost
+        self._directory, self._what = directory, what
         self._number, self._renewals = 0, 0
         self._token = secrets.token_hex(8)
         self._stopped = threading.Event()
@@ -106,11 +92,16 @@ class Lease:
         return _describe(held)
 
     def confirm(self) -> bool:
-        """Returns whether this process still has the lock; if not, calls `on_lost`."""
+        """Returns whether this process still has the lock; if not, calls `_leave`."""
         holder = self.check()
         if holder and not self._stopped.is_set():
-            self._on_lost(f"{holder} has taken the lock in {self._directory}")
+            self._leave(f"{holder} has taken the lock in {self._directory}")
         return holder is None
+
+    def _leave(self, message: str) -> None:
+        """Ends this process, which must not write any more."""
+        print(f"error: {self._what}: {message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_LOST)
 
     def release(self) -> None:
         """Gives the lock up; another process can take it at once."""
@@ -144,10 +135,10 @@ class Lease:
         deadline = time.monotonic() + LEASE_SECS
         while time.monotonic() < deadline:
             time.sleep(min(1.0, LEASE_SECS / 10))
-            found = self._newest()
-            if found[1] is None:  # released
+            newest = self._newest()
+            if newest[1] is None:  # released
                 return True
-            if found != (number, held):
+            if newest != (number, held):
                 return False
         return True
 

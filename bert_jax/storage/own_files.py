@@ -66,13 +66,13 @@ def private_directory(path: str) -> None:
 
 def why_not_private(path: str) -> str:
     """Returns why other users could replace files in a directory, "" if none can."""
-    found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode):
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
         return "is a link"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return "is not a directory"
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         return "belongs to another user"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"can be written to by other users (chmod go-w {path})"
     return ""

@@ -54,10 +54,8 @@ T = TypeVar("T")
 def with_retries(do: Callable[[], T], path: str) -> T:
     """Calls do(), which must be safe to repeat, and retries transient errors.
 
-    Raises:
-      MissingObjectError: if there is no such object or bucket.
-      ConfigError: if the path of a bucket is invalid or not permitted.
-      StorageError: if the last attempt fails.
+    Raises MissingObjectError or another ConfigError for a path in a bucket, and
+    StorageError if the last attempt fails.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -105,8 +103,8 @@ def error_number(error: BaseException) -> int | None:
     if isinstance(error, OSError):
         return error.errno
     # TensorStore raises ValueError("NOT_FOUND: ... [os_error_code='2'] ...").
-    found = re.search(r"os_error_code='(\d+)'", str(error))
-    return int(found[1]) if found else None
+    match = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(match[1]) if match else None
 
 
 def is_full_disk(error: BaseException) -> bool:

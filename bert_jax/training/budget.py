@@ -70,9 +70,7 @@ def new_plan(
 ) -> Plan:
     """Returns the plan after `step` steps for the time that is left.
 
-    Args:
-      step: number of steps taken; their evaluation and save are not done yet.
-      seconds_left: rest of the time of config.budget_hours.
+    The evaluation and the save after these steps are not done yet.
     """
     between = (
         (config.eval.every_steps, costs.evaluation),
@@ -121,9 +119,9 @@ class Budget:
         if config.budget_hours:
             self.resume(saved)
             used = multihost.agree(
-                "budget", lambda: str(goodput.running_seconds(writer.read(workdir)))
+                "budget", lambda: goodput.running_seconds(writer.read(workdir))
             )
-            self._zero = began - float(used)
+            self._zero = began - used
 
     def resume(self, saved: Mapping[str, Any] | None) -> None:
         """Continues the plan of a checkpoint, None for that of a new run."""
@@ -166,11 +164,8 @@ class Budget:
         """Computes a new plan at every `log_every_steps` steps.
 
         All processes call it after each step, before they evaluate or save, so that a
-        checkpoint holds the plan with which the run continues.
-
-        Args:
-          seconds: total time of the steps of this call, without evaluations and saves.
-          last_save: seconds of the last save and its verification; 0 if there was none.
+        checkpoint holds the plan with which the run continues. `seconds` is the time of
+        all steps of this call, and `last_save` that of a save and its verification.
         """
         if self.plan is None:
             return

@@ -35,7 +35,7 @@ class HeldOut:
         probes: Callable[[Any], dict[str, float]],
     ):
         """Prepares to evaluate; `probes` maps parameters to further metrics by name."""
-        self._config, self._corpus, self._mesh = config, corpus, mesh
+        self.corpus, self._config, self._mesh = corpus, config, mesh
         self._probes = probes
         self._eval_step = jax.jit(step_lib.make_eval_step(config, graphdef))
         self.exists = bool(corpus.shards["validation"])
@@ -79,10 +79,6 @@ class HeldOut:
         if (majority := self._majority(phase_index)) is not None:
             held_out[MAJORITY] = majority
         return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.params)
-
-    def unigram_entropy(self) -> float | None:
-        """See `unigram_entropy`; None if there is no held-out text."""
-        return unigram_entropy(self._corpus) if self.exists else None
 
 
 def eval_batches(
@@ -128,10 +124,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the mean of each metric over all masked positions or pairs.
 
-    Args:
-      eval_step: jitted result of `step.make_eval_step`.
-      batches: held-out batches, the same number in every process.
-      accumulation_steps: as in training, so that it needs no more memory.
+    Each batch is split as in training, so that it needs no more memory. Every process
+    has the same number of batches.
     """
     totals: dict[str, list[float]] = {}
     for batch in batches:
@@ -147,8 +141,10 @@ def evaluate(
     return {name: total / count for name, (total, count) in totals.items()}
 
 
-def unigram_entropy(corpus: Corpus) -> float:
-    """Returns the entropy of the held-out token frequencies, in nats."""
+def unigram_entropy(corpus: Corpus) -> float | None:
+    """Returns the entropy of the held-out token frequencies, if any, in nats."""
+    if not corpus.shards["validation"]:
+        return None
     counts = np.zeros(len(corpus.tokenizer.vocab), np.int64)
     for shard in corpus.shards["validation"]:
         tokens, _ = corpus.load(shard)

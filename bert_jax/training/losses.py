@@ -82,10 +82,8 @@ def weighted_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the summed cross entropy, in nats, and the number of correct predictions.
 
-    Args:
-      logits: float32, classes last.
-      labels: int32 of the shape of logits without its last dim.
-      weights: float32 of that shape, 0 for padding.
+    Logits are float32[..., classes], labels int32[...] and weights float32[...], 0 for
+    padding.
     """
     label_logits = logits_of(logits, labels)
     cross_entropy = jax.nn.logsumexp(logits, axis=-1) - label_logits

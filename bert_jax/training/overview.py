@@ -5,16 +5,16 @@ from typing import Any
 
 import jax
 
-from bert_jax import clock, storage
+from bert_jax import BEGAN, clock, storage
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
-from bert_jax.monitoring import report, throughput, writer
+from bert_jax.monitoring import progress, summary, throughput, writer
 from bert_jax.training import compilation
-from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.evaluation import HeldOut, unigram_entropy
 from bert_jax.training.step import TrainState, compute_dtype
 
 
@@ -64,7 +64,7 @@ def describe(
     elif config.init_from:
         start = f"from the weights in {config.init_from} with a new optimizer"
     if config.budget_hours:
-        limit = report.format_duration(3600 * config.budget_hours)
+        limit = progress.format_duration(3600 * config.budget_hours)
         phases = f"at most {limit}, {phases}"
     options = [f", {k}={v}" for k, v in compilation.compiler_options().items()]
     return "\n".join(
@@ -95,15 +95,11 @@ def tracked(
     return keys | {f"run.{name}": value for name, value in run.items()}
 
 
-def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
-    """Verifies the last checkpoint, plots the curves and prints a summary.
-
-    Returns "", for `multihost.agree`.
-    """
+def finish(workdir: str, num_steps: int, held_out: HeldOut) -> None:
+    """Verifies the last checkpoint, plots the curves and prints a summary."""
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
-    lines, entropy = writer.read(workdir), held_out.unigram_entropy()
-    report.plot_curves(workdir, lines, entropy)
-    seconds, processes = clock() - began, multihost.num_processes()
-    print(report.summary(workdir, num_steps, seconds, lines, entropy, processes))
-    return ""
+    lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
+    summary.plot_curves(workdir, lines, entropy)
+    seconds, processes = clock() - BEGAN, multihost.num_processes()
+    print(summary.summarize(workdir, num_steps, seconds, lines, entropy, processes))

@@ -9,7 +9,6 @@ evaluation has a loss as well.
 
 import contextlib
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -18,7 +17,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.monitoring import report, writer
+from bert_jax.monitoring import summary, writer
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS
 from bert_jax.phases import Position, phase_of
@@ -67,8 +66,8 @@ class Ranking:
             if step in self._losses:
                 group, loss = self._losses[step]
                 groups.setdefault(group, []).append((loss, step))
-        ranked = (sorted(found)[: self._num_best] for found in groups.values())
-        return {step for found in ranked for _, step in found}
+        ranked = (sorted(group)[: self._num_best] for group in groups.values())
+        return {step for group in ranked for _, step in group}
 
 
 def read_ranking(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:
@@ -77,12 +76,12 @@ def read_ranking(workdir: str, config: ExperimentConfig, last_step: int) -> Rank
     All processes call this together, and all get the same losses.
     """
 
-    def read_lines() -> str:
+    def read_lines() -> list[dict[str, Any]]:
         lines = [line for line in writer.read(workdir) if HELD_OUT_LOSS in line]
-        return json.dumps([line for line in lines if line["step"] <= last_step])
+        return [line for line in lines if line["step"] <= last_step]
 
     ranking = Ranking(config.checkpoint.keep_best)
-    for line in json.loads(multihost.agree("held-out losses", read_lines)):
+    for line in multihost.agree("held-out losses", read_lines):
         phase_index, _ = phase_of(config, line["step"] - 1)
         ranking.add(line["step"], phase_index, line)
     return ranking
@@ -125,7 +124,7 @@ class Saver:
         with self.monitor.activity("evaluating"), self.budget.timing("evaluation"):
             line = self.held_out.evaluate(state, phase_index)
         self.ranking.add(step, phase_index, line)
-        self.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
+        self.monitor.log(step, line, f"held out: {summary.format_held_out(line)}")
         if not self.config.checkpoint.keep_best:
             return False
         return multihost.from_process_0(

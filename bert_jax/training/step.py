@@ -18,7 +18,7 @@ from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from bert_jax.model.dropout import DropoutKey, row_indices
-from bert_jax.training import losses
+from bert_jax.training import losses, optimizer
 from bert_jax.training.losses import Batch, Metrics
 
 
@@ -41,7 +41,7 @@ def compute_dtype(name: str) -> jnp.dtype:
 
 
 def init_state(
-    config: ExperimentConfig, tx: optax.GradientTransformation
+    config: ExperimentConfig,
 ) -> tuple[nnx.GraphDef, Callable[[], TrainState]]:
     """Returns the model's graphdef and a function that initializes the state.
 
@@ -49,6 +49,7 @@ def init_state(
     not jitted: JAX then compiles one initializer per shape of weights, whereas one
     program for all of them took a GPU 42 s to compile, and a CPU twice as long.
     """
+    tx, _ = optimizer.make_optimizer(config)
 
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         return bert_lib.build(config.model, config.tokenizer.vocab_size, key)
@@ -79,10 +80,7 @@ def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
 
 
 def make_train_step(
-    config: ExperimentConfig,
-    graphdef: nnx.GraphDef,
-    tx: optax.GradientTransformation,
-    schedule: optax.Schedule,
+    config: ExperimentConfig, graphdef: nnx.GraphDef
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Returns train_step(state, batch) -> (state, metrics), which is not jitted.
 
@@ -97,6 +95,7 @@ def make_train_step(
     moments and the position in the schedule stay the same, and the step is counted in
     `bad_steps`. The schedule then lags behind the phases by that number of steps.
     """
+    tx, schedule = optimizer.make_optimizer(config)
     dtype = compute_dtype(config.compute_dtype)
     kernel_dtype = _kernel_dtype(config)
     next_sentence = config.data.next_sentence
@@ -181,12 +180,9 @@ def apply_gradients(
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
 
-    The update is skipped if the loss or a gradient is not finite.
-
-    Args:
-      shard_optimizer: whether moments and update are sharded over the data axis as
-        well (ZeRO-1).
-      factor: float32[], a factor of the update; None for none.
+    The update is multiplied by `factor`, float32[], and skipped if the loss or a
+    gradient is not finite. With `shard_optimizer`, moments and update are sharded over
+    the data axis as well (ZeRO-1).
     """
     with jax.named_scope("optimizer"):
         before = state.params
@@ -258,9 +254,7 @@ def accumulate(
 ) -> tuple[Any, Metrics]:
     """Accumulates gradients and sums over `num` microbatches in a loop.
 
-    Args:
-      grad: called with the parameters, a microbatch, and the indices of its rows in
-        the batch, int32, from which dropout is computed.
+    `grad` also gets the indices of a microbatch's rows in the batch, for dropout.
     """
     rows_B = row_indices(len(batch["input_ids"]))
     if num == 1:

@@ -17,7 +17,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
-from bert_jax.monitoring import report, throughput
+from bert_jax.monitoring import summary, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
 from bert_jax.phases import Position, Skips, runs_of_batches
 from bert_jax.training import nonfinite
@@ -123,7 +123,7 @@ class Stepper:
             config.num_steps,
             config.log_every_steps,
             functools.partial(throughput.rates, config),
-            report.format_steps,
+            summary.format_steps,
             guard.check,
             began,
         )

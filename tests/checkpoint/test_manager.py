@@ -16,7 +16,6 @@ from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.saver import Ranking
 from tests.conftest import make_config, slow, use_mesh
@@ -26,8 +25,7 @@ small_config = functools.partial(make_config, model__num_hidden_layers=1)
 
 def new_state(config):
     """Returns a function that initializes a state."""
-    tx, _ = optimizer.make_optimizer(config)
-    _, init = step_lib.init_state(config, tx)
+    _, init = step_lib.init_state(config)
     return init
 
 

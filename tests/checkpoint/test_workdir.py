@@ -1,6 +1,5 @@
 """Tests of bert_jax.checkpoint.workdir."""
 
-import dataclasses
 import errno
 import signal
 import subprocess
@@ -8,12 +7,11 @@ import sys
 
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import CorruptError
 from bert_jax.storage import own_files as storage_files
-from tests.conftest import make_config
+from tests.conftest import make_config, two_phases
 
 LOCK = (
     "import sys, time; from bert_jax.checkpoint import workdir; "
@@ -38,12 +36,6 @@ def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
 
     monkeypatch.setattr(storage_files.fcntl, "flock", refuse)
     workdir.lock(str(tmp_path))
-
-
-def two_phases() -> config_lib.ExperimentConfig:
-    config = make_config(phase={"num_steps": 20})
-    second = dataclasses.replace(config.phases[0], num_steps=5)
-    return dataclasses.replace(config, phases=(config.phases[0], second))
 
 
 def test_config_round_trips(tmp_path):

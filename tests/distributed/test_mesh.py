@@ -32,7 +32,7 @@ def test_suggested_sizes_are_accepted(data, size, accumulation_steps, num_stream
             mesh__data=data,
             mesh__fsdp=2,
         )
-        mesh_lib.check_mesh(config, mesh)
+        mesh_lib.check(config, mesh)
 
     with pytest.raises(ConfigError, match="global_batch_size") as refused:
         check(size)

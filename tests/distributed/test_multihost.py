@@ -63,7 +63,7 @@ AGREE = f"""
     assert multihost.first_then_others("writing", write) == me
     multihost.barrier("written")
     assert seen.read_text() == "01"
-    multihost.make_shared("workdir", "DIRECTORY/run/deep")
+    multihost.make_shared("DIRECTORY/run/deep")
     print("process", me)
     print("to stderr", me, file=sys.stderr)
 """
@@ -72,7 +72,7 @@ DIFFER = {
     f"""
     multihost.SHARED_SECS = 2
     {JOIN}
-    multihost.make_shared("workdir", f"DIRECTORY/host{{me}}")
+    multihost.make_shared(f"DIRECTORY/host{{me}}")
     """: "--workdir=DIRECTORY/host1 of process 1 is not that of process 0; use",
     f"""
     {JOIN}
@@ -133,10 +133,10 @@ def test_join_exits_with_76_if_a_process_is_missing(process_id):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        (("h:1", None, None), "'h:1', None, None; they must be"),
-        ((None, "2", None), "None, '2', None; they must be"),
+        (("h:1", None, None), "'h:1', '', ''; they must be"),
+        ((None, "2", None), "'', '2', ''; they must be"),
         (("h:1", "two", "0"), "'h:1', 'two', '0'; they must be HOST:PORT"),
-        (("h:1", "2", "2"), "JAX_PROCESS_ID=2 must be below JAX_NUM_PROCESSES=2"),
+        (("h:1", "2", "2"), "'h:1', '2', '2'; they must be HOST:PORT"),
         *(
             ((address, "2", "0"), f"{address!r}, '2', '0'; they must be HOST:PORT")
             for address in ("node1", "node1:", ":8476", "node1:http")
@@ -159,7 +159,7 @@ def test_one_process_without_join(tmp_path):
     assert multihost.agree("x", lambda: "made") == "made"
     assert multihost.first_then_others("x", lambda: 3) == 3
     multihost.check_same("x", "1", "never")
-    multihost.make_shared("workdir", str(tmp_path / "a" / "b"))
+    multihost.make_shared(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     assert not preemption.interrupted()
 

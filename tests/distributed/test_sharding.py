@@ -12,7 +12,6 @@ from bert_jax.distributed import chips, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.model.parameters import path_name
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -64,8 +63,7 @@ def test_layout_of_every_parameter_and_moment(name, shard_optimizer):
         optimizer__mu_dtype="bfloat16",
         mesh__shard_optimizer=shard_optimizer,
     )
-    tx, _ = optimizer.make_optimizer(config)
-    _, init = step_lib.init_state(config, tx)
+    _, init = step_lib.init_state(config)
     leaves, _ = jax.tree_util.tree_flatten_with_path(init())
     layouts = {path_name(path): leaf.sharding.spec for path, leaf in leaves}
     norm = {"scale": P(None), "bias": P(None)}

@@ -12,7 +12,6 @@ from bert_jax import digests
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.phases import Position
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from tests.commands import run, run_well, small_run, write_text
 from tests.conftest import make_config, use_mesh
@@ -28,8 +27,7 @@ def saved(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("workdir")
     config = make_config()
     use_mesh(1, 1, 1)
-    tx, _ = optimizer.make_optimizer(config)
-    _, init = step_lib.init_state(config, tx)
+    _, init = step_lib.init_state(config)
     state = init()
     checkpoints = Checkpoints(str(workdir), config.checkpoint)
     checkpoints.save(7, state, config, Position("corpus"))

@@ -6,18 +6,11 @@ import pathlib
 import pytest
 
 from bert_jax.checkpoint import integrity
-from tests.commands import run, run_well, small_run, write_text
+from tests.commands import run, run_well, small_run
 from tests.runs import assert_same_bits, exact_lines, lines
 
 pytestmark = pytest.mark.slow
 TRAIN = "tests.faults.faulty_train"
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
-    return directory
 
 
 def arguments(text: pathlib.Path, workdir: pathlib.Path, **guard) -> list[str]:

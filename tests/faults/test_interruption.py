@@ -1,17 +1,16 @@
 """Ctrl-C, preemption notices, hangs, and saves by the clock."""
 
-import http.server
 import pathlib
 import re
 import shutil
 import signal
-import threading
 import time
 
 import pytest
 
 from bert_jax.checkpoint import integrity
 from tests.commands import run, run_well, small_run, start, write_text
+from tests.distributed import test_preemption
 from tests.runs import (
     assert_same_bits,
     assert_same_metrics,
@@ -20,14 +19,8 @@ from tests.runs import (
 )
 
 pytestmark = pytest.mark.slow
+ANSWERS, server = test_preemption.ANSWERS, test_preemption.server
 LAST = 300  # a notice takes a second to arrive, and a step may take 8 ms
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
-    return directory
 
 
 def arguments(text, workdir, **changes) -> list[str]:
@@ -163,44 +156,21 @@ def test_while_a_corpus_is_prepared_a_signal_ends_the_run_at_once(tmp_path):
     assert "Trained to step 3" in run_well("bert_jax.train", *run_arguments)
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """A metadata server as on Google Cloud machines."""
-
-    notices: dict[str, str] = {}
-
-    def do_GET(self):
-        assert self.headers["Metadata-Flavor"] == "Google"
-        name = self.path.removeprefix("/computeMetadata/v1/instance/")
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.notices.get(name, "FALSE").encode())
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def metadata_server():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-
-
-def test_a_preemption_notice_saves_and_stops(text, tmp_path, metadata_server):
+def test_a_preemption_notice_saves_and_stops(text, tmp_path, server):
     """Before it, a second run in the workdir is refused."""
-    Metadata.notices = {"maintenance-event": "TRUE"}  # from before, it does not stop it
+    ANSWERS.clear()
+    ANSWERS["maintenance-event"] = (200, b"TERMINATE_ON_HOST_MAINTENANCE")  # known
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
     process = start(
         "bert_jax.train",
         *arguments(text, tmp_path, **many),
-        GCE_METADATA_HOST=f"127.0.0.1:{metadata_server.server_port}",
+        GCE_METADATA_HOST=f"127.0.0.1:{server.server_port}",
     )
     wait_for_lines(process, tmp_path)
     second = run("bert_jax.train", *arguments(text, tmp_path, **many))
     assert second.returncode == 2 and second.stderr.count("\n") == 1
     assert f"being written by process {process.pid} on" in second.stderr
-    Metadata.notices = Metadata.notices | {"preempted": "TRUE"}
+    ANSWERS["preempted"] = (200, b"TRUE")
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
     assert "notice from this machine: preempted; saving" in stderr

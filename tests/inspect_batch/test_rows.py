@@ -8,7 +8,6 @@ import pytest
 
 from bert_jax.config import PhaseConfig
 from bert_jax.data.batches import pipeline
-from bert_jax.errors import ConfigError
 from bert_jax.inspect_batch import rows
 from tests.corpora import changed, make_config, make_documents, write
 
@@ -87,7 +86,7 @@ def test_tokens_equal_the_batch_of_the_step(made, number):
 
 
 @pytest.mark.parametrize("number", [2, 7])
-def test_keyed_are_excerpts_of_their_documents(made, number):
+def test_segments_are_excerpts_of_their_documents(made, number):
     config, found = made
     step = rows.read_step(found, config, number)
     shards = {shard.file: shard for shard in found.shards["train"]}
@@ -159,10 +158,3 @@ def test_the_summary_counts_the_whole_batch(made):
         assert pairs.endswith(f"the more frequent label has accuracy {guess:.0%}")
     else:
         assert pairs == "pairs: 8, no next sentence prediction"
-
-
-@pytest.mark.parametrize("number", [0, -1, 9])
-def test_a_step_out_of_range_is_an_error(made, number):
-    config, found = made
-    with pytest.raises(ConfigError, match=f"--step={number} .* 1 to 8"):
-        rows.read_step(found, config, number)

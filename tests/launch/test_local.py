@@ -14,18 +14,11 @@ import time
 import pytest
 
 from launch import local
-from tests.commands import ENV, ROOT, run_well, small_run, write_text
+from tests.commands import ENV, ROOT, run_well, small_run
 
 LAST = 30
 # Long enough for a signal, which takes a second to reach all processes.
 LONG = {"phases[0].num_steps": 150}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
-    return directory
 
 
 def arguments(text: pathlib.Path, workdir: str, **changes) -> list[str]:

@@ -12,7 +12,6 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.loading import branch
-from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from tests.commands import run, run_well, small_run, start
 from tests.runs import assert_same_bits, exact_lines, lines
@@ -152,7 +151,7 @@ def test_a_checkpoint_that_its_run_deletes_is_named(trained, tmp_path):
     corpus = corpus_lib.read(config)
     opened = branch.open_branch(config, corpus)
     shutil.rmtree(source / "checkpoints" / "10")
-    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    _, init = step_lib.init_state(config)
     with pytest.raises(ConfigError, match="checkpoints/10 was deleted by its run; set"):
         opened.first_state(init, corpus, jax.sharding.get_mesh())
 

@@ -1,7 +1,9 @@
 """Tests of bert_jax.monitoring.progress."""
 
-import re
+import errno
+import io
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,14 +68,76 @@ def test_a_terminal_shows_a_bar(clock, monkeypatch):
     assert "\x1b[2K" in text  # the bar is erased at the end
 
 
-# ----------------------------------------------------------------------------- tasks
-
-
 def test_a_long_task_is_reported_at_intervals(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "TICK_SECS", 0.01)
+    monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     deadline, written = time.monotonic() + 60, ""
-    with progress.task("preflight: compiling", "stderr"):
+    with progress.task("training"):
         while " so far" not in written and time.monotonic() < deadline:
             time.sleep(0.01)
-            written += capsys.readouterr().err
-    assert re.search(r"^preflight: compiling: \d+ s so far$", written, re.M)
+            written += capsys.readouterr().out
+    assert "training: 0 s so far\n" in written
+
+
+# ---------------------------------------------------------------------------- steps
+
+
+class FailingOutput(io.StringIO):
+    """A standard output whose writes fail."""
+
+    def __init__(self, error: OSError):
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+def test_a_closed_terminal_does_not_end_the_run(monkeypatch):
+    monkeypatch.setattr("sys.stdout", FailingOutput(OSError(errno.EIO, "gone")))
+    progress.StepProgress(0, 100).print("step 1")
+
+
+def test_a_closed_pipe_ends_the_run(monkeypatch):
+    monkeypatch.setattr("sys.stdout", FailingOutput(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        progress.StepProgress(0, 100).print("step 1")
+
+
+def test_the_time_left_excludes_compilation(monkeypatch, capsys):
+    """A line is written one step late, the first line after a resume at once."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(progress, "time", clock)
+    shown = progress.StepProgress(400, 1600)
+    clock.now = 3600.0  # compiling
+    shown.advance(401)
+    shown.update(400, "resumed")
+    clock.now += 10.0
+    shown.advance(411)
+    shown.update(410, "late")
+    shown.advance(1600)
+    shown.update(1600, "last")
+    assert capsys.readouterr().out.splitlines() == [
+        "step 400/1,600    resumed",
+        "step 410/1,600    late  19 min 49 s left",
+        "step 1,600/1,600  last  0 s left",
+    ]
+
+
+def test_a_log_file_has_a_line_at_least_every_30_seconds(monkeypatch, capsys):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(progress, "time", clock)
+    shown = progress.StepProgress(0, 100)
+    clock.now = 3600.0  # compiling
+    for step in range(1, 11):
+        shown.advance(step)
+        clock.now += 13.0
+    shown.tick("  dev set: 3 of 9 rows")
+    clock.now += 29.0
+    shown.tick("  dev set: 6 of 9 rows")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "step 4/100 20 min 48 s left",
+        "step 7/100 20 min 09 s left",
+        "step 10/100 19 min 30 s left",
+        "step 10/100 dev set: 6 of 9 rows 26 min 30 s left",
+    ]

@@ -34,7 +34,7 @@ def count_products(jaxpr) -> int:
 def test_flops_equal_those_of_the_matrix_products_in_the_program():
     config = make_config(model__num_hidden_layers=3)
     phase = config.phases[0]
-    graphdef, _ = step_lib.init_state(config, None)
+    graphdef, _ = step_lib.init_state(config)
     key = jax.random.key(0)
     _, params = bert.build(config.model, config.tokenizer.vocab_size, key)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}

@@ -66,19 +66,3 @@ def test_the_kinds_of_remat_have_a_line_each(report):
     assert "1.00 GiB" in line and f"MFU {phase['estimated']['mfu']:.1%}" in line
     row = f"  {'remat none':<20}    32.00 GiB, DOES NOT FIT, accumulation_steps 8"
     assert row in lines
-
-
-@pytest.mark.parametrize(
-    ("value", "units", "text"),
-    [
-        (0, report_lib.BYTES, "0.00 B"),
-        (-1_321_688_576, report_lib.BYTES, "-1.23 GiB"),
-        (2109 * 2**30, report_lib.BYTES, "2,109.00 GiB"),
-        (1204.5 * 3600, report_lib.TIME, "1,204.50 hours"),
-        (0.39 * 3600, report_lib.TIME, "23.40 minutes"),
-        (0.05014, report_lib.TIME, "50.14 ms"),
-        (12.03e-6, report_lib.TIME, "12.03 us"),
-    ],
-)
-def test_quantities_have_the_largest_unit_that_they_reach(value, units, text):
-    assert report_lib.scaled(value, units) == text

@@ -25,12 +25,12 @@ def short_leases(bucket, monkeypatch):
 
 def holder(**changes):
     """Returns the content of a lock that this process holds, with changes."""
-    lock = Lease(DIRECTORY, print)
+    lock = Lease(DIRECTORY, "x")
     return json.dumps(json.loads(lock._content()) | changes).encode()
 
 
 def test_the_second_process_gets_the_name_of_the_first():
-    first, second = Lease(DIRECTORY, print), Lease(DIRECTORY, print)
+    first, second = Lease(DIRECTORY, "x"), Lease(DIRECTORY, "x")
     assert first.acquire() is None and first.check() is None
     assert f"process {os.getpid()} on " in (second.acquire() or "")
     first.release()
@@ -39,7 +39,7 @@ def test_the_second_process_gets_the_name_of_the_first():
 
 @pytest.mark.slow
 def test_a_late_renewal_of_a_released_lock_takes_it_from_nobody():
-    first, second, third = (Lease(DIRECTORY, print) for _ in range(3))
+    first, second, third = (Lease(DIRECTORY, "x") for _ in range(3))
     assert first.acquire() is None
     first.release()
     late = f"{DIRECTORY}/1", first._content()
@@ -53,7 +53,7 @@ def test_a_late_renewal_of_a_released_lock_takes_it_from_nobody():
 
 def test_a_process_that_pauses_before_it_creates_its_lock_notices_the_next(monkeypatch):
     """Meanwhile, a second one takes and releases the number, and a third runs."""
-    paused, second, third = (Lease(DIRECTORY, print) for _ in range(3))
+    paused, second, third = (Lease(DIRECTORY, "x") for _ in range(3))
     create = storage.create
 
     def pause(path, data):
@@ -71,7 +71,8 @@ def test_a_process_that_pauses_before_it_creates_its_lock_notices_the_next(monke
 def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch):
     monkeypatch.setattr(lease, "RENEWAL_SECS", 60.0)
     lost = []
-    lock = Lease(DIRECTORY, lost.append)
+    monkeypatch.setattr(Lease, "_leave", lambda self, message: lost.append(message))
+    lock = Lease(DIRECTORY, "x")
     assert lock.acquire() is None
     lease.confirm_all()
     assert not lost
@@ -86,14 +87,14 @@ def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
     done.wait()
     storage.write(f"{DIRECTORY}/7", holder(process=done.pid))
     started = time.monotonic()
-    assert Lease(DIRECTORY, print).acquire() is None
+    assert Lease(DIRECTORY, "x").acquire() is None
     assert time.monotonic() - started < 0.9 and storage.names(DIRECTORY) == ["8"]
 
 
 def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
     storage.write(f"{DIRECTORY}/7", holder(host="other", machine="other"))
     started = time.monotonic()
-    assert Lease(DIRECTORY, print).acquire() is None
+    assert Lease(DIRECTORY, "x").acquire() is None
     assert 1 <= time.monotonic() - started and storage.names(DIRECTORY) == ["8"]
     assert "waiting up to 1 s for the lock of process" in capsys.readouterr().err
 
@@ -110,16 +111,17 @@ def test_a_lock_that_is_renewed_or_taken_is_not_taken():
             return super()._newest()
 
     assert " on other" in (Renewed(DIRECTORY, print).acquire() or "")
-    two = Lease(DIRECTORY, print), Lease(DIRECTORY, print)
+    two = Lease(DIRECTORY, "x"), Lease(DIRECTORY, "x")
     storage.remove(f"{DIRECTORY}/7")
     taken = [lock.acquire() for lock in two]
     assert taken[0] is None and taken[1]
 
 
 @pytest.mark.slow
-def test_it_is_renewed_until_another_process_takes_it(bucket):
+def test_it_is_renewed_until_another_process_takes_it(bucket, monkeypatch):
     lost = []
-    lock = Lease(DIRECTORY, lost.append)
+    monkeypatch.setattr(Lease, "_leave", lambda self, message: lost.append(message))
+    lock = Lease(DIRECTORY, "x")
     assert lock.acquire() is None
     before = bucket.objects["b/run/lock/1"]
     bucket.faults = {"POST .*lock": [403]}  # one renewal fails

@@ -2,7 +2,6 @@
 
 import errno
 import re
-import time
 
 import aiohttp
 import pytest
@@ -49,13 +48,6 @@ USERS = [
     (NoCredentialsError(), "no credentials"),
     (ValueError("PERMISSION_DENIED: gs://b/x"), "permission denied"),
 ]
-
-
-@pytest.fixture
-def slept(monkeypatch):
-    delays = []
-    monkeypatch.setattr(time, "sleep", delays.append)
-    return delays
 
 
 def failing(error, times):

@@ -3,20 +3,12 @@
 import errno
 import os
 import pathlib
-import time
 import uuid
 
 import pytest
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError, MissingObjectError
-
-
-@pytest.fixture
-def slept(monkeypatch):
-    delays = []
-    monkeypatch.setattr(time, "sleep", delays.append)
-    return delays
 
 
 @pytest.fixture(scope="module")

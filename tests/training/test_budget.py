@@ -150,9 +150,8 @@ def test_a_decay_takes_a_few_steps_if_there_is_no_time_left():
 @pytest.mark.slow
 def test_the_factor_scales_the_update_without_a_new_program():
     config = make_config(**WSD, optimizer__warmup_steps=0, phase=MANY)
-    tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
-    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    graphdef, init = step_lib.init_state(config)
+    train_step = step_lib.make_train_step(config, graphdef)
     mesh = jax.sharding.get_mesh()
     state = init()
     compiled = compilation.compile_phase(

@@ -10,7 +10,7 @@ from bert_jax.checkpoint import workdir
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import sharding
-from bert_jax.training import compilation, optimizer
+from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
 from tests.conftest import make_batch, make_config, use_mesh
@@ -31,9 +31,8 @@ def two_phases():
 
 def make_step(config):
     """Returns a function that initializes the state, and the jitted step."""
-    tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
-    step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    graphdef, init = step_lib.init_state(config)
+    step = step_lib.make_train_step(config, graphdef)
     return init, compilation.jit(step)
 
 

@@ -12,7 +12,7 @@ from bert_jax import phases
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.errors import CorruptError
-from bert_jax.training import compilation, optimizer, stepper
+from bert_jax.training import compilation, stepper
 from bert_jax.training import step as step_lib
 from bert_jax.training.stepper import training_batches
 from tests.commands import write_text
@@ -84,9 +84,8 @@ def test_each_step_takes_its_batch_across_phases_and_skips(run, first_step, skip
 def test_a_repeated_step_gives_the_same_bits():
     config = make_config(model__hidden_dropout_prob=0.1)
     use_mesh(2, 1, 2)
-    tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
-    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    graphdef, init = step_lib.init_state(config)
+    train_step = step_lib.make_train_step(config, graphdef)
     state = init()
     with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
         replayed = compilation.jit(train_step, donates_state=False)

@@ -67,15 +67,11 @@ def num_to_predict_table(
 ) -> np.ndarray:
     """Returns int64[sequence_length + 1], masked tokens of a pair of each length.
 
-    The length includes [CLS] and [SEP]. As in the released code, Python's round rounds
-    half to even.
+    The length includes [CLS] and [SEP]. As in the released code, halves are rounded to
+    even.
     """
-    return np.array(
-        [
-            min(max_predictions, max(1, round(length * masked_lm_prob)))
-            for length in range(sequence_length + 1)
-        ]
-    )
+    counts = np.rint(np.arange(sequence_length + 1) * masked_lm_prob)
+    return np.clip(counts.astype(np.int64), 1, max_predictions)
 
 
 def mask_rows(

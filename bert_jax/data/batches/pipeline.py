@@ -178,7 +178,6 @@ def _zeros(rows: StepRows) -> Batch:
 
 
 def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], np.dtype]]:
-    """Returns the shape and dtype of every array of a phase's global batches."""
     B, T = phase.global_batch_size, phase.sequence_length
     P, K = phase.max_predictions, phase.max_sequences_per_row
     tokens = ("input_ids", "segment_ids", "position_ids", "sequence_ids")

@@ -11,7 +11,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import masking, row_layout, visits
+from bert_jax.data.batches import masking, text_rows, visits
 from bert_jax.data.batches.visits import Visit, make_streams
 from bert_jax.data.corpus import shard_file
 from bert_jax.data.corpus.corpus import Corpus
@@ -94,7 +94,6 @@ class StepRows:
         self._in_use = collections.deque[set[VisitKey]](maxlen=NUM_THREADS + 1)
 
     def close(self) -> None:
-        """Cancels the visits that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def parts(self, first_step: int, num_steps: int) -> list[Part]:
@@ -147,11 +146,10 @@ class StepRows:
         return {name: cut(x) for name, x in made.items()}
 
     def _rows(self, parts: list[Part]) -> Batch:
-        """Returns the rows of parts of visits as arrays."""
         drawn = [(visit.result(), first, stop) for visit, first, stop in parts]
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])
-        layout = row_layout.lay_out(pairs_BK5, self.phase.sequence_length)
+        layout = text_rows.lay_out(pairs_BK5, self.phase.sequence_length)
         ids_BT = np.empty(layout.source_BT.shape, drawn[0][0].tokens.dtype)
         row = 0
         for visit, i, j in drawn:

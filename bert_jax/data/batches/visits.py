@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data.batches import packing, pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 
@@ -25,8 +25,6 @@ _SPLIT_KEYS = {"train": 0, "validation": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One of the streams of a split."""
-
     index: int
     shards: tuple[tuple[int, Shard], ...]  # (index in the split, shard)
     rows: tuple[int, ...]  # number of rows of one visit to each shard
@@ -103,11 +101,9 @@ def make_streams(
 
 @dataclasses.dataclass(frozen=True)
 class Visit:
-    """The rows of one visit to a shard."""
-
     epoch: int  # of the stream
     shard: str  # file name
-    # uint16 or uint32, the special tokens of a row, see row_layout.py, followed by the
+    # uint16 or uint32, the special tokens of a row, see text_rows.py, followed by the
     # tokens of the shard, see `Corpus.load_marked`.
     tokens: np.ndarray
     # int32, A start, A length, B start, B length and is_random of each pair; all 0 if
@@ -162,14 +158,14 @@ def _draw_rows(
     """Returns int32[num_rows, K, 5] as in `Visit`, but starts refer to the shard."""
     draw_pass = pairs.draw_pairs if data.next_sentence else pairs.draw_segments
     shuffle = pairs.CounterRandom(SHUFFLE, *key)
-    found: list[np.ndarray] = []
+    earlier: list[np.ndarray] = []
     kept: list[np.ndarray] = []
     missing = num_rows
     for number in range(MAX_PASSES):
         random = pairs.CounterRandom(PAIRS, *key, number)
         drawn = draw_pass(documents, phase.sequence_length, data.short_seq_prob, random)
-        pairs_N5 = _new_pairs(_as_columns(drawn), found)
-        found.append(pairs_N5)
+        pairs_N5 = _new_pairs(drawn.as_columns(), earlier)
+        earlier.append(pairs_N5)
         rows = _pack(pairs_N5, phase, random)
         rows = rows[shuffle.order(len(rows))[:missing]]
         kept.append(rows)
@@ -180,17 +176,11 @@ def _draw_rows(
     return every[shuffle.order(num_rows) % len(every)]
 
 
-def _as_columns(drawn: pairs.Pairs) -> np.ndarray:
-    """Returns int32[N, 5]: A start, A length, B start, B length, is_random."""
-    columns = [getattr(drawn, field.name) for field in dataclasses.fields(drawn)]
-    return np.stack(columns, axis=1).astype(np.int32)
-
-
-def _new_pairs(pairs_N5: np.ndarray, found: list[np.ndarray]) -> np.ndarray:
-    """Returns the pairs that are not in `found`, comparing the positions of A and B."""
-    if not found:
+def _new_pairs(pairs_N5: np.ndarray, earlier: list[np.ndarray]) -> np.ndarray:
+    """Returns the pairs whose positions of A and B are not in `earlier`."""
+    if not earlier:
         return pairs_N5
-    known = np.concatenate([_digests(each) for each in found])
+    known = np.concatenate([_digests(each) for each in earlier])
     return pairs_N5[~np.isin(_digests(pairs_N5), known)]
 
 
@@ -213,5 +203,5 @@ def _pack(
     # Shuffled, so that pairs of equal length are combined at random.
     pairs_N5 = pairs_N5[random.order(len(pairs_N5))]
     lengths_N = pairs_N5[:, 1] + pairs_N5[:, 3] + 2 + (pairs_N5[:, 3] > 0)
-    index_RK = packing.pack(lengths_N, phase.sequence_length, K)
+    index_RK = pairs.pack(lengths_N, phase.sequence_length, K)
     return np.where(index_RK[:, :, None] >= 0, pairs_N5[index_RK], 0)

@@ -163,7 +163,6 @@ def _write(
 def _check_config(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None
 ) -> None:
-    """Raises ConfigError if no corpus can be prepared with a config."""
     directory = config.data.corpus_dir
     if not storage.is_remote(directory) and os.path.isfile(directory):
         raise ConfigError(

@@ -61,8 +61,6 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Shard))
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """An open corpus."""
-
     directory: str
     tokenizer: tokenizers.Tokenizer
     shards: dict[str, tuple[Shard, ...]]  # by split, "train" and "validation"
@@ -108,16 +106,16 @@ class Corpus:
         Raises CorruptError if the file is missing, corrupt, or of another corpus.
         """
         path = os.path.join(self.directory, shard.file)
-        if self.stream is not None and shard.file in self.stream.index.units:
+        if self.stream is not None and shard.file in self.stream.units:
             arrays = self.stream.read(shard.file, shard.sha256)
         else:
             arrays = shard_file.read(path)
         tokens, sentence_lengths, document_lengths = arrays
-        found = (len(document_lengths), len(sentence_lengths), len(tokens))
+        sizes = (len(document_lengths), len(sentence_lengths), len(tokens))
         expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
-        if found != expected:
+        if sizes != expected:
             raise CorruptError(
-                f"{path} contains {found} documents, sentences and tokens, but the"
+                f"{path} contains {sizes} documents, sentences and tokens, but the"
                 f" manifest lists {expected}; {_AGAIN}"
             )
         documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
@@ -125,7 +123,6 @@ class Corpus:
 
 
 def exists(directory: str) -> bool:
-    """Returns whether a directory contains a complete corpus."""
     return storage.exists(os.path.join(directory, MANIFEST))
 
 
@@ -166,7 +163,12 @@ def read(config: ExperimentConfig) -> Corpus:
             " same document; set config.data.next_sentence=False, for which the corpus"
             " was prepared"
         )
-    tokenizer = _read_tokenizer(config, manifest["tokenizer_sha256"])
+    tokenizer, stream = _read_tokenizer(config, manifest["tokenizer_sha256"]), None
+    if config.data.stream:
+        # It imports what reads and encodes text, which other corpora do not need.
+        from bert_jax.data.corpus import streamed
+
+        stream = streamed.TextStream(manifest, config.data, tokenizer)
     return Corpus(
         directory,
         tokenizer,
@@ -174,20 +176,8 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
-        _text_stream(manifest, config, tokenizer) if config.data.stream else None,
+        stream,
     )
-
-
-def _text_stream(
-    manifest: dict[str, Any], config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
-) -> "streamed.TextStream":
-    # It imports what reads and encodes text, which other corpora do not need.
-    from bert_jax.data.corpus import streamed
-
-    index = streamed.Index.from_json(manifest["stream"])
-    num_bytes = sum(manifest["splits"]["train"]["num_bytes"])
-    commits = manifest.get("hub_commits", {})
-    return streamed.TextStream(index, config.data, tokenizer, num_bytes, commits)
 
 
 def open_existing(config: ExperimentConfig) -> Corpus:
@@ -321,15 +311,13 @@ def _check_recipe(manifest: dict[str, Any], config: ExperimentConfig) -> None:
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
     expected = {shard.file: shard for split in shards.values() for shard in split}
-    names = shard_files(directory)
-    for name in names:
-        if name not in expected:
-            raise CorruptError(
-                f"{os.path.join(directory, name)} is not listed in {MANIFEST} of the"
-                " same directory; remove it"
-            )
-    for name in sorted(expected.keys() - set(names)):
-        raise CorruptError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
+    for name in sorted(expected.keys() ^ set(shard_files(directory))):
+        problem = (
+            f"is missing; {_AGAIN}"
+            if name in expected
+            else f"is not listed in {MANIFEST} of the same directory; remove it"
+        )
+        raise CorruptError(f"{os.path.join(directory, name)} {problem}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
         for problem in pool.map(

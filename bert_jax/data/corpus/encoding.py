@@ -177,7 +177,6 @@ def num_tokens(counts: Mapping[str, int]) -> int:
 
 
 def unknown_shares(counts: Mapping[str, int], num_sources: int) -> list[float]:
-    """Returns the share of [UNK] among the tokens of each source."""
     return [
         round(counts.get(f"{UNKNOWN}{i}", 0) / max(1, counts.get(f"{TOKENS}{i}", 0)), 6)
         for i in range(num_sources)

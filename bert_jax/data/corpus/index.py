@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent import futures
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.corpus.streamed import Unit
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile, Source
+from bert_jax.data.sources.kind import DatasetSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -68,7 +68,7 @@ def make(
     tokenizer: tokenizers.Tokenizer,
     directory: str,
     run: workers.Executor,
-) -> tuple[sorted_runs.ShardPlan, dict[str, writer.WrittenShard], streamed.Index]:
+) -> tuple[sorted_runs.ShardPlan, dict[str, writer.WrittenShard], dict[str, Any]]:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
     Returns a plan of the validation shards, whose one training shard is empty; the
@@ -89,7 +89,12 @@ def make(
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
     train = {task.file: _read_result(directory, task) for task in tasks}
     files = [[i, *file[:2]] for i, source in enumerate(inputs) for file in source.files]
-    return held_out, train, streamed.Index(files, {x.file: x.units for x in tasks})
+    number = {(source, path): i for i, (source, path, _) in enumerate(files)}
+    units = {
+        task.file: [[number[unit[:2]], *unit.part] for unit in task.units]
+        for task in tasks
+    }
+    return held_out, train, {"files": files, "units": units}
 
 
 def _tasks(inputs: tuple[Source, ...], data: DataConfig) -> list[Task]:
@@ -130,17 +135,14 @@ def plan_units(inputs: tuple[Source, ...], num_shards: int) -> list[Unit]:
     """Divides the files of all sources into units, ordered by source and file."""
     total = sources.total_bytes(inputs) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
-    kinds = [source.kind for source in inputs]
-    files = [(i, file) for i, source in enumerate(inputs) for file in source.files]
 
-    def units_of(place: tuple[int, InputFile]) -> list[Unit]:
-        number, file = place
-        kind = kinds[number]
-        assert isinstance(kind, FileSource)
-        return [Unit(number, file.path, part) for part in kind.parts(file, max_bytes)]
+    def units_of(source: int, kind: Any, file: InputFile) -> list[Unit]:
+        return [Unit(source, file.path, part) for part in kind.parts(file, max_bytes)]
 
+    files = [(i, x.kind, file) for i, x in enumerate(inputs) for file in x.files]
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        return list(itertools.chain.from_iterable(pool.map(units_of, files)))
+        units = pool.map(units_of, *zip(*files, strict=True))
+        return list(itertools.chain.from_iterable(units))
 
 
 def _result(directory: str, task: Task) -> str:
@@ -160,8 +162,6 @@ def _read_result(directory: str, task: Task) -> writer.WrittenShard:
 
 
 class ShardIndexer:
-    """Indexes shards in a worker process."""
-
     def __init__(
         self, directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer
     ):
@@ -174,20 +174,18 @@ class ShardIndexer:
         Writes its entry in the manifest, then its held-out documents as a run, which
         marks the shard as finished; nothing if lines cannot be read.
         """
-        encoded: list[streamed.Encoded] = []
-        num_bytes = 0
+        pieces, all_counts, num_bytes = [], [], 0
         for unit in task.units:
-            encoded.append(self._encode(unit))
-            num_bytes += encoded[-1].documents.token_ids.nbytes
+            documents, counts = self._encode(unit)
+            pieces.append(documents)
+            all_counts.append(counts)
+            num_bytes += documents.token_ids.nbytes
             if num_bytes > keyed.MAX_SHARD_BYTES:
                 path = os.path.join(self._data.corpus_dir, task.file)
-                writer.check_size(path, num_bytes * len(task.units) // len(encoded))
-        all_counts = [each.counts for each in encoded]
+                writer.check_size(path, num_bytes * len(task.units) // len(pieces))
         if any(counts.num_bad for counts in all_counts):
             return all_counts
-        train, held_out, num_repeated = streamed.arrange(
-            [each.documents for each in encoded], self._data
-        )
+        train, held_out, num_repeated = streamed.arrange(pieces, self._data)
         written = writer.WrittenShard(None, [], num_repeated, 0)
         if len(train.records):
             written = writer.describe(

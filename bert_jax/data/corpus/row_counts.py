@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import DataConfig, PhaseConfig
-from bert_jax.data.batches import packing, pairs
+from bert_jax.data.batches import pairs
 
 # The row lengths and numbers of pairs in a row for which rows are counted.
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -77,7 +77,7 @@ def _count(
                 ]
             )
             rows_K2[:, is_short] += [
-                packing.num_rows(lengths, length, k) for k in PER_ROW
+                pairs.num_rows(lengths, length, k) for k in PER_ROW
             ]
     return np.rint(rows_K2 / num_passes).astype(int).tolist()
 

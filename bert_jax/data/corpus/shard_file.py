@@ -68,7 +68,7 @@ def write(
 ) -> tuple[int, str]:
     """Writes a record per block; returns the size and the SHA-256 of the file.
 
-    A block has the indices of its documents in the documents.
+    A block has the indices of its documents.
     """
 
     def fill(tmp: str) -> tuple[int, str]:
@@ -116,7 +116,6 @@ def _read_blocks(path: str) -> Blocks:
 
 
 def mark(dtype: np.dtype) -> np.integer:
-    """Returns the top bit of an id."""
     return dtype.type(1 << (8 * dtype.itemsize - 1))
 
 

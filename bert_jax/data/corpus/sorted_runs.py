@@ -111,18 +111,13 @@ def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
     int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
     before each range; the last row has those of the whole run.
     """
+    counts = np.ones((len(records), 4), np.int64)
+    counts[:, 1], counts[:, 2] = records["num_sentences"], records["num_tokens"]
+    counts[:, 3] = records["copy"] > 0
+    before = np.zeros((len(records) + 1, 4), np.int64)
+    np.cumsum(counts, axis=0, out=before[1:])
     inner = np.searchsorted(keyed.key_numbers(records), inner_edges)
-    rows = np.concatenate([[0], inner, [len(records)]])
-    columns = [rows]
-    for counts in (
-        records["num_sentences"],
-        records["num_tokens"],
-        records["copy"] > 0,
-    ):
-        before = np.zeros(len(records) + 1, np.int64)
-        np.cumsum(counts, dtype=np.int64, out=before[1:])
-        columns.append(before[rows])
-    return np.stack(columns, axis=1)
+    return before[np.concatenate([[0], inner, [len(records)]])]
 
 
 class RunWriter:
@@ -190,7 +185,6 @@ def remove_all_but(groups: set[str], directory: str) -> set[str]:
 
 
 def has_group(batches: set[str], group: str) -> bool:
-    """Returns whether `batches` has all batches of a group."""
     number = 0
     while (name := batch_name(group, number)) in batches:
         number += 1

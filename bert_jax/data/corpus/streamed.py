@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -45,23 +45,17 @@ class Unit(NamedTuple):
     part: lines.Part  # row groups or bytes
 
 
-class Encoded(NamedTuple):
-    """The encoded documents of a unit, held-out ones included."""
-
-    documents: keyed.Documents  # sorted by key; a document may be repeated
-    counts: lines.ReadCounts
-
-
 class UnitEncoder:
-    """Reads and encodes the documents of units."""
-
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
-    def __call__(self, unit: Unit) -> Encoded:
-        """Encodes a unit; raises ConfigError if it is larger than a shard may be."""
+    def __call__(self, unit: Unit) -> tuple[keyed.Documents, lines.ReadCounts]:
+        """Encodes a unit, held-out and repeated documents included.
+
+        Raises ConfigError if the unit is larger than a shard may be.
+        """
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
         entries: list[keyed.Entry] = []
@@ -78,7 +72,7 @@ class UnitEncoder:
                     " as Parquet with smaller row groups or as uncompressed JSON Lines,"
                     " or set config.data.stream=False to prepare a corpus"
                 )
-        return Encoded(keyed.from_entries(entries, self._dtype), counts)
+        return keyed.from_entries(entries, self._dtype), counts
 
 
 def arrange(
@@ -108,58 +102,36 @@ def digest(documents: keyed.Documents) -> str:
     return sha256.hexdigest()
 
 
-class Index(NamedTuple):
-    """The files and units of a streamed corpus, as stored in its manifest."""
-
-    # Source, path and size of every file. Modification times are not part of the index,
-    # because a copy of the text has others.
-    files: list[list[Any]]
-    units: dict[str, list[Unit]]  # of every training shard, by its file name
-
-    def to_json(self) -> dict[str, Any]:
-        number = {(file[0], file[1]): i for i, file in enumerate(self.files)}
-        return {
-            "files": self.files,
-            "units": {
-                shard: [[number[unit[:2]], *unit.part] for unit in units]
-                for shard, units in self.units.items()
-            },
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Index":
-        files = [file[:3] for file in values["files"]]  # earlier versions list 4 items
-        units = {
-            shard: [
-                Unit(files[i][0], files[i][1], (start, stop))
-                for i, start, stop in units
-            ]
-            for shard, units in values["units"].items()
-        }
-        return cls(files, units)
-
-
 class TextStream:
-    """Reads the training shards of an index.
+    """Reads the training shards of an index, which consist of `units` of `files`.
 
     `num_workers` is the number of processes that encode text; 1 if this process does.
     """
 
     def __init__(
         self,
-        index: Index,
+        manifest: dict[str, Any],
         data: DataConfig,
         tokenizer: tokenizers.Tokenizer,
-        num_bytes: int,
-        commits: Mapping[str, str],
     ):
-        """Creates a reader; its processes are started by the first call of `read`.
-
-        `num_bytes` is the size of the token ids of all shards. `commits` has the commit
-        of each source that was indexed from the Hugging Face Hub.
-        """
-        self.index, self._commits = index, commits
+        """Creates a reader; its processes are started by the first call of `read`."""
+        # Source, path and size of every file: a copy of the text has other modification
+        # times, which earlier versions list as well.
+        stream = manifest["stream"]
+        self.files = [
+            (source, path, size) for source, path, size, *_ in stream["files"]
+        ]
+        self.units = {
+            shard: [
+                Unit(self.files[i][0], self.files[i][1], (start, stop))
+                for i, start, stop in units
+            ]
+            for shard, units in stream["units"].items()
+        }
+        # The commit of each source that was indexed from the Hugging Face Hub.
+        self._commits: dict[str, str] = manifest.get("hub_commits", {})
         self._data, self._tokenizer = data, tokenizer
+        num_bytes = sum(manifest["splits"]["train"]["num_bytes"])  # of the token ids
         num_cores = len(os.sched_getaffinity(0))
         self.num_workers = min(
             num_cores, MAX_WORKERS, math.ceil(num_bytes / BYTES_PER_WORKER)
@@ -174,20 +146,16 @@ class TextStream:
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
         on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
-        was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
-        found = {
-            (i, file.path): [i, *file[:2]]
+        indexed = {file for file in self.files if file[0] not in on_hub}
+        now = {
+            (i, *file[:2])
             for i, spec in enumerate(specs)
             if i not in on_hub
             for file in sources.find((spec,))[0].files
         }
-        for place in sorted(was.keys() | found.keys()):
-            if was.get(place) == found.get(place):
-                continue
-            what = "added" if place not in was else "changed"
-            what = what if place in found else "removed"
+        for _, path, _ in sorted(indexed ^ now):
             raise ConfigError(
-                f"{place[1]} was {what} after its text was indexed in"
+                f"{path} was added, changed or removed after its text was indexed in"
                 f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
                 " or set config.data.corpus_dir to a new directory for a new index"
             )
@@ -199,10 +167,10 @@ class TextStream:
         """
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]
-        units = self.index.units[shard]
-        encoded = self._encode(units)
-        bad = [message for each in encoded for message in each.counts.messages]
-        documents, _, _ = arrange([each.documents for each in encoded], self._data)
+        units = self.units[shard]
+        pieces, all_counts = zip(*self._encode(units), strict=True)
+        bad = [message for counts in all_counts for message in counts.messages]
+        documents, _, _ = arrange(pieces, self._data)
         if bad or digest(documents) != sha256:
             paths = sorted({unit.path for unit in units})
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
@@ -213,16 +181,18 @@ class TextStream:
                 " of Python and tokenizers, or set config.data.corpus_dir to a new"
                 " directory for a new index"
             )
-        found = (
+        arrays = (
             documents.token_ids,
             documents.sentence_lengths,
             documents.records["num_sentences"],
         )
         if self._kept is not None:
-            self._kept[shard] = found
-        return found
+            self._kept[shard] = arrays
+        return arrays
 
-    def _encode(self, units: list[Unit]) -> list[Encoded]:
+    def _encode(
+        self, units: list[Unit]
+    ) -> list[tuple[keyed.Documents, lines.ReadCounts]]:
         """Encodes units in worker processes; starts new ones if one was killed."""
         if self.num_workers == 1:
             with self._lock:

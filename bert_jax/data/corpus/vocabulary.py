@@ -63,7 +63,7 @@ def train(
             config.data, inputs, training.TRAINING_BYTES[kind], sampled
         )
     )
-    with progress.task(f"tokenizer: training {size:,} pieces ({kind})", "stdout"):
+    with progress.task(f"tokenizer: training {size:,} pieces ({kind})"):
         tokenizer = training.train(sentences, config.tokenizer)
     trained_on = {
         "documents": sum(each.documents for each in sampled),
@@ -166,7 +166,6 @@ def _truncated(
 
 
 def _cut(document: Document, max_bytes: int) -> Document:
-    """Returns the start of a document, which may be empty."""
     text = "\n".join(document.lines).encode(errors="replace")
     kept = text[: max(0, max_bytes - 1)].decode(errors="ignore").split("\n")
     return dataclasses.replace(document, lines=tuple(filter(None, kept)))

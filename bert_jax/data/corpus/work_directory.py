@@ -117,7 +117,6 @@ def stage(
 
 
 def has_work(corpus_dir: str, scratch: str) -> bool:
-    """Returns whether any stage has content."""
     return any(
         os.path.dirname(path) and os.path.basename(path) != _SETTINGS
         for directory in (shared(corpus_dir), scratch)
@@ -193,7 +192,6 @@ def _mark(directory: str, corpus_dir: str) -> None:
 
 
 def _make_private(path: str, corpus_dir: str) -> None:
-    """Creates the scratch directory unless it exists, and belongs to this work."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         storage.private_directory(path)
@@ -233,7 +231,7 @@ def _locked(corpus_dir: str) -> Iterator[None]:
     what = f"config.data.corpus_dir={corpus_dir!r}"
     if storage.is_remote(corpus_dir):
         directory = f"{corpus_dir}/{LEASE_DIRECTORY}"
-        lock = lease.Lease(directory, lease.exit_when_lost(what))
+        lock = lease.Lease(directory, what)
         if holder := lock.acquire():
             raise ConfigError(
                 f"{what} is being prepared by {holder}; wait until it has finished"

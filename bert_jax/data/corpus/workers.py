@@ -97,7 +97,6 @@ def _run_task(item: Any) -> Any:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -24,7 +24,6 @@ from bert_jax.data.corpus import (
     row_counts,
     shard_file,
     sorted_runs,
-    streamed,
 )
 from bert_jax.data.sources.kind import Source
 from bert_jax.data.tokenizers import tokenizers
@@ -39,8 +38,6 @@ DOCUMENTS_PER_SHARD = 20
 
 @dataclasses.dataclass(frozen=True)
 class WrittenShard:
-    """The result of writing a shard."""
-
     # Entry for the manifest; None if there were no documents, hence no file.
     shard: corpus.Shard | None
     counts: row_counts.Counts  # [] if there is no shard
@@ -126,7 +123,6 @@ def describe(
 
 
 def check_size(path: str, num_bytes: int) -> None:
-    """Raises ConfigError if there are more token ids than a shard may have."""
     if num_bytes > keyed.MAX_SHARD_BYTES:
         factor = num_bytes / keyed.MAX_SHARD_BYTES
         remedy = (
@@ -148,7 +144,7 @@ def finish(
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
     inputs: tuple[Source, ...],
-    index: streamed.Index | None = None,
+    index: dict[str, Any] | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
@@ -194,7 +190,7 @@ def finish(
         "splits": splits,
     }
     if index is not None:
-        manifest["stream"] = index.to_json()
+        manifest["stream"] = index
     directory = config.data.corpus_dir
     tokenizer.save(directory)
     if commits := {x.kind.spec: x.commit for x in inputs if x.commit}:

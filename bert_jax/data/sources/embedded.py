@@ -16,6 +16,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from pydoc_data import topics
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import sentences
@@ -53,10 +54,9 @@ def _all_documents() -> list[tuple[str, list[str]]]:
 
 def documents() -> Iterator[tuple[str, list[str]]]:
     """Yields (name, sentences) for every help topic and every module with prose."""
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    for topic, text in _string_items(stdlib / "pydoc_data" / "topics.py"):
+    for topic, text in topics.topics.items():
         yield f"topic {topic}", _prose(text)
-    roots = [stdlib]
+    roots = [Path(sysconfig.get_path("stdlib"))]
     for package in PACKAGES:
         if installed := importlib.util.find_spec(package):
             roots += map(Path, installed.submodule_search_locations or [])
@@ -70,28 +70,14 @@ def documents() -> Iterator[tuple[str, list[str]]]:
                     yield "/".join((root.name, *parts)), document
 
 
-def _parse_python(path: Path) -> ast.Module:
+def _docstrings(path: Path) -> Iterator[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in third-party files
-            return ast.parse(path.read_bytes())
+            pending: list[ast.AST] = [ast.parse(path.read_bytes())]
     except (SyntaxError, ValueError, OSError):
-        return ast.Module(body=[], type_ignores=[])
-
-
-def _string_items(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields the (key, value) string pairs of all dict literals in a Python file."""
-    for node in ast.walk(_parse_python(path)):
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
-                    if isinstance(key.value, str) and isinstance(value.value, str):
-                        yield key.value, value.value
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    pending: list[ast.AST] = [_parse_python(path)]
+        return
     while pending:
         node = pending.pop()
         if isinstance(node, kinds):

@@ -54,8 +54,6 @@ class HubDataset(Parquet):
 
 
 class Dataset(NamedTuple):
-    """The files of one revision of a dataset."""
-
     name: str  # as in the spec, for messages
     root: str  # directory, or URL with the commit
     names: list[str]  # paths of all files, relative to the root
@@ -149,7 +147,6 @@ def _on_the_hub(name: str, record: str | None) -> Dataset:
 
 
 def _commit(repository: str, revision: str, record: str | None) -> str:
-    """Returns the commit of a revision: the recorded one if there is one."""
     from huggingface_hub import HfApi
 
     recorded = {}

@@ -9,8 +9,9 @@ from typing import Any
 from xml.sax import saxutils
 
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats, lines
+from bert_jax.data.sources import lines
 from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.plain import plain_lines
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -35,7 +36,7 @@ class JsonLines(FileSource):
             )
 
     def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
-        if not formats.is_divisible(file.path):
+        if not lines.is_divisible(file.path):
             yield lines.WHOLE
             return
         number = max(1, round(file.num_bytes / max_bytes))
@@ -127,12 +128,12 @@ class WikiExtractor(FileSource):
 
     def stream(self, path, part, data_config, counts):
         # The file is read twice; the first pass finds the format and is not counted.
-        source_lines = lines.plain_lines(path, data_config, collections.Counter())
+        source_lines = plain_lines(path, data_config, collections.Counter())
         first = next((line for line in source_lines if line.strip()), "")
         if first.lstrip().startswith("{"):
             stream = _json_stream(path, data_config, counts)
         else:
-            source_lines = lines.plain_lines(path, data_config, counts)
+            source_lines = plain_lines(path, data_config, counts)
             stream = _element_stream(source_lines, path, self.pattern)
         for line in stream:  # with the HTML entities that it writes by default
             yield line and saxutils.unescape(line, {"&quot;": '"'})

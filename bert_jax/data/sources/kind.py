@@ -12,13 +12,13 @@ from typing import ClassVar, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats, lines, unwrap
+from bert_jax.data.sources import lines, unwrap
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
-COMPRESSED = (*formats.COMPRESSED, ".parquet")
+COMPRESSED = (*lines.COMPRESSED, ".parquet")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +72,6 @@ class Source:
         )
 
     def no_text(self) -> ConfigError:
-        """Returns the error if the documents contain no text."""
         names = ", ".join(file.path for file in self.files[:3])
         names += ", ..." * (len(self.files) > 3)
         files = f": 0 documents in {len(self.files)} file(s), {names}" if names else ""
@@ -102,8 +101,6 @@ class SourceKind(abc.ABC):
 
 
 class DatasetSource(SourceKind):
-    """A source without files."""
-
     def prepare(self) -> None:
         """Downloads the dataset, unless an earlier call has."""
 
@@ -130,19 +127,15 @@ class FileSource(SourceKind):
     def find(self, record: str | None) -> Source:
         path = storage.parse_path("config.data.sources", self.pattern)
         matches = sorted(storage.glob(path))
-        files = with_sizes(matches)
-        if matches and not files:
-            raise ConfigError(
-                f"config.data.sources: {self.pattern!r} is a directory; to read its"
-                " files, write a pattern such as"
-                f" {self.pattern.rstrip('/')}/**/*.txt"
-            )
-        if not files:
-            raise ConfigError(
-                f"config.data.sources: no file matches {self.pattern!r}"
-                f" (current directory: {os.getcwd()})"
-            )
-        return Source(self, files)
+        if files := with_sizes(matches):
+            return Source(self, files)
+        problem = (
+            f"{self.pattern!r} is a directory; to read its files, write a pattern such"
+            f" as {self.pattern.rstrip('/')}/**/*.txt"
+            if matches
+            else f"no file matches {self.pattern!r} (current directory: {os.getcwd()})"
+        )
+        raise ConfigError(f"config.data.sources: {problem}")
 
     def read(
         self,

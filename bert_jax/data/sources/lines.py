@@ -1,21 +1,22 @@
-"""Reads the lines of a file: decoding, bounded memory.
+"""Reads the lines of a file: its format, decompression, decoding, bounded memory.
 
 Files are read in chunks, so memory stays bounded for any size of a file or a line.
 `kind.assemble` makes documents of the lines.
 """
 
+import bz2
 import codecs
 import collections
+import gzip
 import io
 import lzma
 import re
+import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats
 from bert_jax.errors import ConfigError
 
 CHUNK_BYTES = 2**20
@@ -75,7 +76,7 @@ def read(
 
     gzip, bzip2, xz and zstd files are recognized by their first bytes and decompressed.
     `part` has the bytes in which the lines start; it is WHOLE unless the file
-    `formats.is_divisible`. Line numbers count from the first line of the part. The
+    `is_divisible`. Line numbers count from the first line of the part. The
     other arguments are those of `split`.
     """
     chunks = _chunks(path, part)
@@ -96,7 +97,7 @@ def split(
 
     Args:
       chunks: the bytes of the text. The first chunk shows its format, so it should
-        have formats.HEAD_BYTES if the text does.
+        have HEAD_BYTES if the text does.
       max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
@@ -130,25 +131,8 @@ def split(
 
 
 def where(name: str, number: int, first_byte: int) -> str:
-    counted = f" (counted from byte {first_byte:,})" if first_byte else ""
-    return f"{name}:{number}{counted}"
-
-
-def plain_lines(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[str]:
-    """Yields the lines of a plain text file, split at every Unicode line boundary.
-
-    Increments "lines_cut" and the counts of `read`.
-    """
-    numbered = read(path, data_config.max_line_bytes, data_config.invalid_utf8, counts)
-    previous = 0
-    for number, line in numbered:
-        if number == previous:
-            counts["lines_cut"] += 1
-        previous = number
-        # Vertical tab, form feed, U+0085, U+2028, U+2029 and the like.
-        yield from line.splitlines() or ("",)
+    from_byte = f" (counted from byte {first_byte:,})" if first_byte else ""
+    return f"{name}:{number}{from_byte}"
 
 
 def is_utf8(text: str) -> bool:
@@ -220,7 +204,7 @@ def _decoded(
     )
     for number, chunk in enumerate(chunks):
         if not number and not first_byte:
-            if problem := formats.problem(chunk, name):
+            if problem := format_problem(chunk, name):
                 if invalid_utf8 != "skip":
                     raise ConfigError(f"{name} is {problem}")
                 counts["files_skipped"] += 1
@@ -232,7 +216,7 @@ def _decoded(
 
 def _chunks(path: str, part: Part) -> Iterator[bytes]:
     try:
-        with storage.Reader(path) as raw, formats.decompressed(raw, path) as file:
+        with storage.Reader(path) as raw, decompressed(raw, path) as file:
             yield from _lines_starting_in(part, file)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.strerror:
@@ -289,7 +273,6 @@ def unreadable(path: str, error: OSError) -> ConfigError:
 
 
 def _describe(text: str, where: str) -> str:
-    """Describes the first invalid byte of a line, and a probable remedy."""
     data = text.encode("utf-8", "surrogateescape")
     start = len(_INVALID_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
@@ -298,7 +281,109 @@ def _describe(text: str, where: str) -> str:
     if before.isascii() and after[:1].isascii():
         path = where.partition(":")[0]
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
-        advice = f"it looks like {encoding}; {formats.conversion(path, encoding)}"
+        advice = f"it looks like {encoding}; {conversion(path, encoding)}"
     return (
         f"{where} is not UTF-8 (0x{byte:02x} at byte {start + 1} of the line); {advice}"
     )
+
+
+# ----------------------------------------------------------- the format of a file
+
+HEAD_BYTES = 4096  # the number of bytes that are examined
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # suffixes of file names
+# Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+# Control characters that do not occur in any text encoding.
+_BINARY = re.compile(rb"[\x00-\x06]")
+# The first bytes of files that are sometimes taken for text, and what to do.
+_FORMATS = {
+    b"%PDF-": "a PDF file; convert it to text, for example with pdftotext",
+    b"PK\x03\x04": (
+        "a ZIP archive or an Office document (docx, odt, epub, xlsx); extract its"
+        " files, or convert it to text, for example with pandoc"
+    ),
+    b"\xd0\xcf\x11\xe0": "an Office document (doc, xls, ppt); convert it to text",
+    b"{\\rtf": "an RTF document; convert it to text, for example with pandoc",
+    b"PAR1": "a Parquet file; a source of text reads it as parquet:GLOB",
+}
+
+
+def is_divisible(path: str) -> bool:
+    """Returns whether `read` accepts parts of a file.
+
+    Only the first bytes show that a file is compressed or in another format.
+    """
+    with storage.Reader(path) as file:
+        head = file.read(HEAD_BYTES)
+    return _decompressor(head, path) is None and format_problem(head, path) is None
+
+
+def decompressed(file: Any, path: str) -> Any:
+    decompressor = _decompressor(file.read(HEAD_BYTES), path)
+    file.seek(0)
+    return decompressor(file) if decompressor else file
+
+
+def _decompressor(head: bytes, path: str) -> Callable[[Any], Any] | None:
+    if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
+        return lambda file: gzip.GzipFile(fileobj=file)
+    if head[:3] == b"BZh" or path.endswith(".bz2"):
+        return bz2.BZ2File
+    if head[:6] == b"\xfd7zXZ\x00" or path.endswith(".xz"):
+        return lzma.LZMAFile
+    if head[:4] == b"\x28\xb5\x2f\xfd" or path.endswith(".zst"):
+        return _zstd
+    return None
+
+
+def _zstd(file: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+
+
+def format_problem(head: bytes, path: str) -> str | None:
+    """Describes the format of a file by its first bytes, or returns None for UTF-8.
+
+    The description ends with a remedy.
+    """
+    for mark, format_ in _FORMATS.items():
+        if head.startswith(mark):
+            return format_
+    if head[257:262] == b"ustar":
+        return "a tar archive; extract its files"
+    if encoding := _other_encoding(head):
+        return f"{encoding}, not UTF-8; {conversion(path, encoding)}"
+    head = head[:HEAD_BYTES]
+    try:
+        # Incrementally, because the bytes may end inside a character.
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+        least = 0.3  # UTF-8 may have some control characters
+    except UnicodeDecodeError:
+        least = 0.01
+    if len(_BINARY.findall(head)) > max(16, least * len(head)):
+        return "a binary file, not text; remove it, or convert it to text"
+    return None
+
+
+def _other_encoding(head: bytes) -> str | None:
+    """Returns UTF-16 or UTF-32 if the first bytes of a file indicate it, or None."""
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    # In UTF-16 of Latin text, every other byte is NUL, and no byte in between is.
+    first, second = head[:HEAD_BYTES:2], head[1:HEAD_BYTES:2]
+    for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
+        if 4 <= len(zeros) <= 2 * zeros.count(0) and not letters.count(0):
+            return f"UTF-16{name}"
+    return None
+
+
+def conversion(path: str, encoding: str) -> str:
+    """Returns the command that converts a file to UTF-8, as advice in a message."""
+    return f"convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(path)}"

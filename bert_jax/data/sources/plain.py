@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import formats, lines, sentences, unwrap
+from bert_jax.data.sources import lines, sentences, unwrap
 from bert_jax.data.sources.kind import FileSource, assemble
 from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 from bert_jax.errors import ConfigError
@@ -61,12 +61,31 @@ class Files(FileSource):
         return one_document(_lines(path, self.pattern, data_config, counts))
 
 
+def plain_lines(
+    path: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[str]:
+    """Yields the lines of a plain text file, split at every Unicode line boundary.
+
+    Increments "lines_cut" and the counts of `lines.read`.
+    """
+    numbered = lines.read(
+        path, data_config.max_line_bytes, data_config.invalid_utf8, counts
+    )
+    previous = 0
+    for number, line in numbered:
+        if number == previous:
+            counts["lines_cut"] += 1
+        previous = number
+        # Vertical tab, form feed, U+0085, U+2028, U+2029 and the like.
+        yield from line.splitlines() or ("",)
+
+
 def _lines(
     path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[str]:
     """Yields the lines of a plain text file, and refuses markup, tables and JSON."""
     is_checked = False
-    for line in lines.plain_lines(path, data_config, counts):
+    for line in plain_lines(path, data_config, counts):
         if not is_checked and line.strip():
             if problem := _problem(line.lstrip(), path, pattern):
                 raise ConfigError(f"{path} is {problem}")
@@ -77,7 +96,7 @@ def _lines(
 def _problem(line: str, path: str, pattern: str) -> str | None:
     """Describes a file that is not plain text by its name and first line."""
     name = PurePath(path)
-    if name.suffix in formats.COMPRESSED:
+    if name.suffix in lines.COMPRESSED:
         name = name.with_suffix("")  # of a.csv.gz, a.csv
     if name.suffix.lower() in (".csv", ".tsv"):
         return (
@@ -89,11 +108,11 @@ def _problem(line: str, path: str, pattern: str) -> str | None:
         if re.match(tag, line, re.IGNORECASE):
             return problem.format(pattern=pattern)
     try:
-        found = json.loads(line) if line.startswith("{") else None
+        row = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
-        found = None
-    if found:
-        names = ", ".join(found)
+        row = None
+    if row:
+        names = ", ".join(row)
         return (
             f"JSON Lines; write jsonl:{pattern}#FIELD with one of its fields: {names}"
         )
@@ -123,9 +142,13 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
     sample, rest = _sampled(source_lines)
     if any(map(HEADING.match, sample)):
         return _under_headings(rest), False
-    if unwrap.find_wrapping(sample) or not _has_groups(sample):
+    filled = [bool(line.strip()) for line in sample]
+    has_groups = any(a and b for a, b in itertools.pairwise(filled))
+    if unwrap.find_wrapping(sample) or not has_groups:
         return rest, False
-    return _between_blank_lines(rest), _has_one_sentence_per_line(sample)
+    lines_of_text = list(itertools.compress(sample, filled))[:SPLIT_LINES]
+    single = sum(len(sentences.split(line)) == 1 for line in lines_of_text)
+    return _between_blank_lines(rest), single >= 0.9 * len(lines_of_text)
 
 
 def one_document(source_lines: Iterator[str]) -> Stream:
@@ -135,7 +158,6 @@ def one_document(source_lines: Iterator[str]) -> Stream:
 
 
 def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Returns the first lines as a list, and an iterator over all lines."""
     sample: list[str] = []
     size = 0
     for line in itertools.islice(source_lines, SAMPLE_LINES):
@@ -169,14 +191,3 @@ def _between_blank_lines(source_lines: Iterable[str]) -> Stream:
         elif has_text:
             has_text = False
             yield None
-
-
-def _has_groups(sample: list[str]) -> bool:
-    filled = [bool(line.strip()) for line in sample]
-    return any(a and b for a, b in itertools.pairwise(filled))
-
-
-def _has_one_sentence_per_line(sample: list[str]) -> bool:
-    filled = [line for line in sample if line.strip()][:SPLIT_LINES]
-    single = sum(len(sentences.split(line)) == 1 for line in filled)
-    return single >= 0.9 * len(filled)

@@ -73,7 +73,10 @@ def split(text: str) -> list[str]:
         following = match[match.lastindex or 0]
         if following.islower() or following in _INSIDE:
             continue
-        if _is_full_stop(text, match.start()) and _is_abbreviated(text, start, match):
+        stop = match.start()
+        # A single full stop, directly before white space.
+        is_full_stop = text[stop] == "." and text[stop + 1].isspace()
+        if is_full_stop and _is_abbreviated(text, start, match):
             continue
         sentences.append(text[start : match.end()].strip())
         start = match.end()
@@ -81,16 +84,11 @@ def split(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _is_full_stop(text: str, stop: int) -> bool:
-    """Returns whether the stop is a single full stop, directly before white space."""
-    return text[stop] == "." and text[stop + 1].isspace()
-
-
 def _is_abbreviated(text: str, start: int, match: re.Match[str]) -> bool:
     stop = match.start()
     # Abbreviations are short; searching a slice keeps the time linear.
-    found = _LAST_WORD.search(text[max(start, stop - 16) : stop])
-    word = found.group() if found else ""
+    match_of_word = _LAST_WORD.search(text[max(start, stop - 16) : stop])
+    word = match_of_word.group() if match_of_word else ""
     if word.isdigit():  # a number with no text before it is a list number
         return not text[start : stop - len(word)].strip()
     lower = word.lower()

@@ -1,15 +1,6 @@
-"""The kinds of sources, the syntax of a source spec, and the reading of documents.
+"""The kinds of sources, and the reading of documents.
 
-embedded:                       docstrings of the installed Python and its packages
-text:GLOB                       plain text; see `plain.documents_of` for how it is read
-files:GLOB                      plain text, one document per file
-jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
-parquet:GLOB[#column.path]      Parquet, one document per row, in one column
-wikiextractor:GLOB              WikiExtractor output, <doc ...> ... </doc> or JSON
-hf:OWNER/NAME[/CONFIG][:SPLIT][#column.path]
-                                Parquet on the Hugging Face Hub; see hub_datasets.py
-tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
-
+The `form` of a class is the syntax of its spec; docs/your_own_corpus.md describes it.
 Reading includes decoding, finding document boundaries and joining hard-wrapped lines.
 corpus/encoding.py cleans the documents and splits them into sentences.
 """
@@ -36,7 +27,6 @@ KINDS: dict[str, type[DatasetSource | FileSource]] = {x.name: x for x in _CLASSE
 
 
 def parse(spec: str) -> DatasetSource | FileSource:
-    """Returns the source of a spec."""
     name, colon, argument = spec.partition(":")
     kind = KINDS.get(name)
     if kind is None or not colon or bool(argument) == kind.form.endswith(":"):

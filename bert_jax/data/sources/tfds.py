@@ -100,13 +100,12 @@ def builder(name: str, key: str) -> Any:
 
     try:
         return tfds.builder(name)
-    except tfds.core.DatasetNotFoundError:
-        problem = f"TensorFlow Datasets has no {name!r}"
-    except (ValueError, AssertionError) as error:  # an unknown config or version
-        problem = f"TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]}"
-    raise ConfigError(
-        f"{key}: {problem}; choose one from https://www.tensorflow.org/datasets/catalog"
-    )
+    # The others are for an unknown config or version.
+    except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"{key}: TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]};"
+            " choose one from https://www.tensorflow.org/datasets/catalog"
+        ) from None
 
 
 def dataset(builder: Any, split: str, key: str) -> Any:
@@ -114,7 +113,6 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     import tensorflow_datasets as tfds
 
     prepare(builder, key)
-    name = _name(builder)
     # The order of examples must not depend on threads.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)
     try:
@@ -123,7 +121,7 @@ def dataset(builder: Any, split: str, key: str) -> Any:
         )
     except (ValueError, KeyError, AssertionError):
         raise ConfigError(
-            f"{key}: {name} has no split {split!r}; use one of"
+            f"{key}: {_name(builder)} has no split {split!r}; use one of"
             f" {', '.join(builder.info.splits or {})}, or a slice such as train[:10%]"
         ) from None
 

@@ -103,7 +103,6 @@ class Tokenizer(abc.ABC):
         """Returns the content of the file."""
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the file atomically into a directory."""
         storage.write(os.path.join(directory, self.FILE), self.content())
 
 

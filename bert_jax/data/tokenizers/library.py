@@ -57,26 +57,27 @@ class LibraryTokenizer(base.Tokenizer):
         Its ids differ only in texts like CORNERS and at added tokens. None if the model
         has other rules than BERT.
         """
-        found = sample_ids(self.serialized, SAMPLE)
-        same = found == wordpiece_ids(self.lowercase, SAMPLE)
-        return WordPiece(self.vocab, self.lowercase) if same else None
+        has_rules = self._has_rules_of_bert(SAMPLE)
+        return WordPiece(self.vocab, self.lowercase) if has_rules else None
 
     def equals_for_corpora(self) -> bool:
         """Returns whether `for_corpora` gives the same ids for every text."""
-        texts = SAMPLE + CORNERS
         added = json.loads(self.serialized)["added_tokens"]
-        if any(token["content"] not in SPECIAL_TOKENS for token in added):
-            return False
-        found = sample_ids(self.serialized, texts)
-        return found == wordpiece_ids(self.lowercase, texts)
+        has_others = any(token["content"] not in SPECIAL_TOKENS for token in added)
+        return not has_others and self._has_rules_of_bert(SAMPLE + CORNERS)
+
+    def _has_rules_of_bert(self, texts: Sequence[str]) -> bool:
+        encode = WordPiece(_character_pieces(), self.lowercase).encoder()
+        expected = [ids.tolist() for ids in encode(list(texts))]
+        return sample_ids(self.serialized, texts) == expected
 
     def encoder(self) -> base.Encoder:
         tokenizer, text_ids = self._of_text(), self._text_ids()
 
         def encode(sentences: list[str]) -> list[np.ndarray]:
             valid = [base.SURROGATE.sub("\ufffd", sentence) for sentence in sentences]
-            found = tokenizer.encode_batch_fast(valid, add_special_tokens=False)
-            return [text_ids[encoding.ids] for encoding in found]
+            encoded = tokenizer.encode_batch_fast(valid, add_special_tokens=False)
+            return [text_ids[encoding.ids] for encoding in encoded]
 
         return encode
 
@@ -125,16 +126,16 @@ def read(serialized: str, path: str, lines: Sequence[str] = ()) -> LibraryTokeni
     for token, id_ in ids.items():
         vocab[id_] = token
     base.check_special_tokens(vocab, path, base.TEXT_TOKENS)
-    found = LibraryTokenizer(tuple(vocab), lowercases(tokenizer), tokenizer.to_str())
+    opened = LibraryTokenizer(tuple(vocab), lowercases(tokenizer), tokenizer.to_str())
     with _raise_errors(path):
-        found.encoder()(list(SAMPLE))  # some errors only appear here
+        opened.encoder()(list(SAMPLE))  # some errors only appear here
         has_rows = _has_rows(tokenizer)
     if not has_rows:
         raise ConfigError(
             f"{path}: its tokenizer does not make the rows {CLS} A {SEP} and {CLS} A"
             f" {SEP} B {SEP} of a BERT; use another model"
         )
-    return found
+    return opened
 
 
 def lowercases(tokenizer: tokenizers.Tokenizer) -> bool:
@@ -234,12 +235,6 @@ def sample_ids(serialized: str, texts: Sequence[str]) -> list[list[int]] | None:
         return [tokenizer.encode(text).ids for text in texts]
     except Exception:  # for example, its unknown token is not [UNK]
         return None
-
-
-def wordpiece_ids(lowercase: bool, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the same as `sample_ids` for our WordPiece."""
-    encode = WordPiece(_character_pieces(), lowercase).encoder()
-    return [ids.tolist() for ids in encode(list(texts))]
 
 
 @functools.cache

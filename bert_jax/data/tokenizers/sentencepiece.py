@@ -206,18 +206,14 @@ def _problem(model: Any) -> str | None:
 def kind(content: bytes, path: str) -> TokenizerKind:
     """Returns the config.tokenizer.kind of a .model file."""
     try:
-        found = _KINDS.get(ModelProto.FromString(content).trainer_spec.model_type)
-    except DecodeError:
-        found = None
-    if found is None:
+        return _KINDS[ModelProto.FromString(content).trainer_spec.model_type]
+    except (DecodeError, KeyError):
         raise ConfigError(
             f"{path} is not a SentencePiece unigram or BPE model; use another model"
-        )
-    return found
+        ) from None
 
 
 def _add_special_tokens(model: Any) -> None:
-    """Adds BERT's special tokens to a model as control pieces."""
     for piece in model.pieces:
         if piece.type == _Piece.UNKNOWN:
             model.trainer_spec.unk_piece = piece.piece = UNK

@@ -63,22 +63,17 @@ def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
                 f" do_lower_case={recorded}; set config.tokenizer.lowercase={recorded}"
             )
     elif isinstance(tokenizer, WordPiece) and config.lowercase:
-        _check_pieces(tokenizer, path)
+        lost = tokenizer.pieces_lost_by_lowercase()
+        has_capitals = any(piece != piece.lower() for piece in lost)
+        kind = "capital letters" if has_capitals else "accents"
+        remedy = "" if has_capitals else "lower-case the text yourself, and "
+        if len(lost) > MAX_LOST_SHARE * len(tokenizer.vocab):
+            raise ConfigError(
+                f"config.tokenizer.lowercase=True, but {path} has {len(lost):,} pieces"
+                f" with {kind}, for example {lost[0]!r}, which it removes from text;"
+                f" {remedy}set config.tokenizer.lowercase=False"
+            )
     return tokenizer
-
-
-def _check_pieces(tokenizer: WordPiece, path: str) -> None:
-    lost = tokenizer.pieces_lost_by_lowercase()
-    if len(lost) <= MAX_LOST_SHARE * len(tokenizer.vocab):
-        return
-    has_capitals = any(piece != piece.lower() for piece in lost)
-    kind = "capital letters" if has_capitals else "accents"
-    remedy = "" if has_capitals else "lower-case the text yourself, and "
-    raise ConfigError(
-        f"config.tokenizer.lowercase=True, but {path} has {len(lost):,} pieces with"
-        f" {kind}, for example {lost[0]!r}, which it removes from text; {remedy}set"
-        " config.tokenizer.lowercase=False"
-    )
 
 
 def read(directory: str, config: TokenizerConfig) -> Tokenizer:

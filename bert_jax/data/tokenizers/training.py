@@ -263,7 +263,6 @@ def _train_sentencepiece(
 def _normalized_by_rule(
     documents: list[list[str]], rule: str
 ) -> collections.Counter[str]:
-    """Counts the characters of the normalized text, without white space."""
     raw: collections.Counter[str] = collections.Counter()
     for sentence in itertools.chain.from_iterable(documents):
         raw.update(sentence)
@@ -278,7 +277,6 @@ def _normalized_by_rule(
 
 
 def _training_error(message: str, vocab_size: int) -> Exception:
-    """Returns the exception for an error message of the trainer."""
     key = f"config.tokenizer.vocab_size={vocab_size}"
     if most := re.search(r"too high .* value <= (\d+)", message):
         return ConfigError(

@@ -27,6 +27,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from bert_jax.model import dropout
+from bert_jax.model.kernels import gpu
 
 HEAD_DIMS = (32, 64)  # those of 128 need other blocks
 MASKED = -1e9
@@ -82,12 +83,8 @@ def attend(
     pairs: they attend to the last pair only. Nothing reads their context, and its
     gradient must be 0.
 
-    Args:
-      projections: bfloat16 queries, keys and values, each [B, T, D], or one array
-        [B, T, 3D] of all. T is a multiple of gpu.MIN_LENGTH.
-      query_ids_BT, key_ids_BT: int32, the number of the token's pair, 0 for padding.
-        Each number of a query is also one of a key.
-      seed: None if options.rate is 0.
+    The arguments are those of `attention.attention`, in bfloat16. T is a multiple of
+    gpu.MIN_LENGTH, and each number of a query's pair is also one of a key.
     """
     B, _, width = projections[0].shape
     num_heads = width * len(projections) // (3 * options.head_dim)
@@ -119,20 +116,22 @@ def _attend_forward(options, projections, ids):
         R, S = FORWARD.of_row(T)
         keys_BQ2 = _ranges(_share_pairs(query_ids_BT, R, key_ids_BT, S))
         width = seeds_BN.shape[1] * options.head_dim
-        return _run(
+        return gpu.run(
             functools.partial(_attention_forward, options, len(projections)),
             (*seeds_BN.shape, T // R),
-            FORWARD.warps,
             (*projections, *ids, keys_BQ2),
             (
                 jax.ShapeDtypeStruct((B, T, width), projections[0].dtype),
                 jax.ShapeDtypeStruct((*seeds_BN.shape, T), jnp.float32),
             ),
-            options.interpret,
+            interpret=options.interpret,
+            by_row=True,
+            num_warps=FORWARD.warps,
+            num_stages=NUM_STAGES,
         )
 
     specs = jax.P(rows, None, heads), jax.P(rows, heads, None)
-    out_BTD, log_BNT = _on_each_device(on_one_device, specs)(projections, ids)
+    out_BTD, log_BNT = gpu.on_each_device(on_one_device, specs)(projections, ids)
     return out_BTD, (projections, ids, out_BTD, log_BNT)
 
 
@@ -150,61 +149,24 @@ def _attend_backward(options, saved, gradient_BTD):
         if S < T:  # sums of the queries' gradients over blocks of keys
             width = seeds_BN.shape[1] * options.head_dim
             out.append(jax.ShapeDtypeStruct((B, T, width), jnp.float32))
-        return _run(
+        return gpu.run(
             functools.partial(_attention_backward, options, len(projections)),
             seeds_BN.shape,
-            BACKWARD.warps,
             (*projections, *ids, *others, queries_BK2, keys_BQ2),
             tuple(out),
-            options.interpret,
+            interpret=options.interpret,
+            by_row=True,
+            num_warps=BACKWARD.warps,
+            num_stages=NUM_STAGES,
         )[: len(projections)]
 
     specs = tuple(jax.typeof(x).sharding.spec for x in projections)
-    run = _on_each_device(on_one_device, specs)
+    run = gpu.on_each_device(on_one_device, specs)
     gradients = run(projections, ids, out_BTD, log_BNT, gradient_BTD)
     return gradients, (None,) * len(ids)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
-
-
-def _on_each_device(
-    function: Callable[..., tuple[jax.Array, ...]], out_specs: tuple[jax.P, ...]
-) -> Callable[..., tuple[jax.Array, ...]]:
-    # Pallas gives no axes along which its results vary, so they are not checked.
-    return jax.shard_map(function, out_specs=out_specs, check_vma=False)
-
-
-def _run(
-    kernel: Callable[..., None],
-    grid: tuple[int, ...],
-    num_warps: int,
-    arrays: tuple[jax.Array, ...],
-    out_shapes: tuple[jax.ShapeDtypeStruct, ...],
-    interpret: bool,
-) -> tuple[jax.Array, ...]:
-    """Runs a kernel, which gets references to the whole row of each array.
-
-    Args:
-      kernel: computes for one head of one row, or for a block of its queries.
-      grid: number of rows, of heads and, in the forward kernel, of blocks.
-    """
-
-    def whole_row(x: Any) -> pl.BlockSpec:
-        zeros = (0,) * (x.ndim - 1)
-        return pl.BlockSpec((1, *x.shape[1:]), lambda row, *_: (row, *zeros))
-
-    return pl.pallas_call(
-        kernel,
-        grid=grid,
-        in_specs=list(map(whole_row, arrays)),
-        out_specs=tuple(map(whole_row, out_shapes)),
-        out_shape=out_shapes,
-        compiler_params=triton.CompilerParams(
-            num_warps=num_warps, num_stages=NUM_STAGES
-        ),
-        interpret=interpret,
-    )(*arrays)
 
 
 def _share_pairs(

@@ -64,11 +64,8 @@ def attend(
     It is that of `attention.attention`, except for padding queries of a row of several
     pairs: they attend to the first pair only. Nothing reads their context.
 
-    Args:
-      q_BTD, k_BSD, v_BSD: bfloat16. S equals T; T and a device's part of D are
-        multiples of LANES.
-      query_ids_BT, key_ids_BS: int32, the number of the token's pair, 0 for padding.
-      seed: None if options.rate is 0.
+    The arguments are those of `attention.attention`, in bfloat16. S equals T; T and a
+    device's part of D are multiples of LANES.
     """
     B, T, D = q_BTD.shape
     rows, _, heads = jax.typeof(q_BTD).sharding.spec
@@ -111,9 +108,8 @@ def _call(
 ) -> tuple[jax.Array, ...]:
     """Runs a kernel on each device's rows and heads; returns arrays like inputs[0].
 
-    Args:
-      num_products: its matrix products for each head, for the compiler's and
-        preflight's estimates.
+    The estimates of the compiler and of preflight are made from `num_products`, the
+    matrix products for each head.
     """
     T = inputs[0].shape[1]
     block = pl.BlockSpec((1, T, LANES), lambda row, block: (row, 0, block))

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from bert_jax.model.kernels import gpu
 
@@ -29,11 +28,9 @@ NUM_WARPS = 8
 def add_and_gelu(
     x_BTF: jax.Array, bias_F: jax.Array, interpret: bool = False
 ) -> jax.Array:
-    """Returns gelu(x + bias), by its tanh approximation, in the dtype of x.
+    """Returns gelu(x + bias), by its tanh approximation, in the dtype of x, bfloat16.
 
-    Args:
-      x_BTF: bfloat16; T is a multiple of gpu.MIN_LENGTH, F of COLUMNS on each device.
-      bias_F: float32.
+    T is a multiple of gpu.MIN_LENGTH, F of COLUMNS on each device.
     """
     return _add_and_gelu_forward(x_BTF, bias_F, interpret)[0]
 
@@ -50,23 +47,21 @@ def _add_and_gelu_backward(interpret, sum_BTF, gradient_BTF):
     def on_one_device(*inputs: jax.Array) -> Any:
         B, T, F = inputs[0].shape
         M, N = B * T, B * T // PROGRAM_ROWS
-        matrix = pl.BlockSpec((M, F), lambda *_: (0, 0))
-        dx_MF, sums_NF = pl.pallas_call(
+        dx_MF, sums_NF = gpu.run(
             _gelu_backward,
-            grid=(N, F // COLUMNS),
-            in_specs=[matrix, matrix],
-            out_specs=(matrix, pl.BlockSpec((N, F), lambda *_: (0, 0))),
-            out_shape=(
+            (N, F // COLUMNS),
+            tuple(x.reshape(M, F) for x in inputs),
+            (
                 jax.ShapeDtypeStruct((M, F), inputs[0].dtype),
                 jax.ShapeDtypeStruct((N, F), jnp.float32),
             ),
-            compiler_params=triton.CompilerParams(num_warps=NUM_WARPS),
             interpret=interpret,
-        )(*(x.reshape(M, F) for x in inputs))
+            num_warps=NUM_WARPS,
+        )
         return dx_MF.reshape(B, T, F), sums_NF
 
     specs = spec, jax.P(spec[0], spec[2])
-    run = jax.shard_map(on_one_device, out_specs=specs, check_vma=False)
+    run = gpu.on_each_device(on_one_device, specs)
     dx_BTF, sums_NF = run(sum_BTF, gradient_BTF)
     return dx_BTF, jnp.sum(sums_NF, axis=0)
 

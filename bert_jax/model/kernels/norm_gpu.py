@@ -12,13 +12,11 @@ Shapes: as in bert.py, R rows of a step, C columns of a chunk: a power of 2.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from bert_jax.model import dropout
 from bert_jax.model.kernels import gpu
@@ -49,10 +47,7 @@ def add_and_norm(
 ) -> jax.Array:
     """Returns LayerNorm(x + dropout(y)), [B, T, D] in the dtype of x.
 
-    Args:
-      x_BTD, y_BTD: bfloat16; T is a multiple of gpu.MIN_LENGTH, D of MIN_WIDTH.
-      scale_D, bias_D: float32.
-      seed: None if options.rate is 0.
+    That is bfloat16. T is a multiple of gpu.MIN_LENGTH, D of MIN_WIDTH.
     """
     rows = jax.typeof(x_BTD).sharding.spec[0]
     seeds_B = dropout.dropout_seeds(x_BTD.shape[:1], seed, jax.P(rows))
@@ -70,10 +65,16 @@ def _add_and_norm_forward(options, x_BTD, y_BTD, scale_D, bias_D, seeds_B):
     def on_one_device(*inputs: jax.Array) -> Any:
         B, T, D = inputs[0].shape
         array = jax.ShapeDtypeStruct((B, T, D), inputs[0].dtype)
-        grid = B, T // FORWARD_ROWS
-        return _call(_norm_forward, options, grid, inputs, (array, array))
+        return gpu.run(
+            functools.partial(_norm_forward, options),
+            (B, T // FORWARD_ROWS),
+            inputs,
+            (array, array),
+            interpret=options.interpret,
+            num_warps=1,
+        )
 
-    run = jax.shard_map(on_one_device, out_specs=(spec, spec), check_vma=False)
+    run = gpu.on_each_device(on_one_device, (spec, spec))
     out_BTD, sum_BTD = run(x_BTD, y_BTD, scale_D, bias_D, seeds_B)
     return out_BTD, (sum_BTD, scale_D, seeds_B)
 
@@ -88,39 +89,18 @@ def _add_and_norm_backward(options, saved, gradient_BTD):
         grid = B, T // PROGRAM_ROWS
         sums = jax.ShapeDtypeStruct((math.prod(grid), D), jnp.float32)
         outputs = (sums, sums, array, *[array] * bool(options.rate))
-        return _call(_norm_backward, options, grid, inputs, outputs)
+        kernel = functools.partial(_norm_backward, options)
+        interpret = options.interpret
+        return gpu.run(kernel, grid, inputs, outputs, interpret=interpret, num_warps=1)
 
     specs = (partial_spec, partial_spec, spec, *[spec] * bool(options.rate))
-    run = jax.shard_map(on_one_device, out_specs=specs, check_vma=False)
+    run = gpu.on_each_device(on_one_device, specs)
     scales_ND, biases_ND, *gradients = run(*saved, gradient_BTD)
     sums = jnp.sum(scales_ND, axis=0), jnp.sum(biases_ND, axis=0)
     return gradients[0], gradients[-1], *sums, None
 
 
 _add_and_norm.defvjp(_add_and_norm_forward, _add_and_norm_backward)
-
-
-def _call(
-    kernel: Callable[..., None],
-    options: Options,
-    grid: tuple[int, int],
-    inputs: tuple[jax.Array, ...],
-    outputs: tuple[jax.ShapeDtypeStruct, ...],
-) -> tuple[jax.Array, ...]:
-    """Runs a kernel, whose references are to the whole arrays."""
-
-    def whole(x: Any) -> pl.BlockSpec:
-        return pl.BlockSpec(x.shape, lambda *_: (0,) * x.ndim)
-
-    return pl.pallas_call(
-        functools.partial(kernel, options),
-        grid=grid,
-        in_specs=list(map(whole, inputs)),
-        out_specs=tuple(map(whole, outputs)),
-        out_shape=outputs,
-        compiler_params=triton.CompilerParams(num_warps=1),
-        interpret=options.interpret,
-    )(*inputs)
 
 
 def _norm_forward(options, x_ref, y_ref, scale_ref, bias_ref, seeds, *outputs):

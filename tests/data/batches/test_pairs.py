@@ -377,7 +377,7 @@ def reference_segments(document, max_num_tokens):
 
 
 @pytest.mark.parametrize("sequence_length", [8, 32, 128, 512])
-def test_keyed_are_whole_sentences_that_fit(sequence_length):
+def test_segments_are_whole_sentences_that_fit(sequence_length):
     documents = make_documents(400, seed=9)
     drawn = pairs.draw_segments(documents, sequence_length, 0.0, pairs.CounterRandom(1))
     expected = [

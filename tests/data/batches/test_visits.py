@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data.batches import packing, pairs, visits
+from bert_jax.data.batches import pairs, visits
 from tests import one_phase
 from tests.corpora import make_config, make_documents, write
 
@@ -52,7 +52,7 @@ def passes(documents, settings, count, key=(1,)):
     for number in range(count):
         random = pairs.CounterRandom(visits.PAIRS, *key, number)
         drawn = draw_pass(documents, phase.sequence_length, data.short_seq_prob, random)
-        found.append(set(pairs_of(visits._as_columns(drawn))))
+        found.append(set(pairs_of(drawn.as_columns())))
     return found
 
 
@@ -76,7 +76,7 @@ def test_missing_rows_are_drawn_in_further_passes_without_repeats(
     settings = phase_of(per_row=per_row)
     first, second, third = passes(documents, settings, 3)
     lengths = np.array([a_length + b_length + 3 for _, a_length, _, b_length in first])
-    num_rows = int(more * packing.num_rows(lengths, 64, per_row))
+    num_rows = int(more * pairs.num_rows(lengths, 64, per_row))
     rows = draw(documents, settings, num_rows)
     assert len(rows) == num_rows
     found = pairs_of(rows)

@@ -17,7 +17,6 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax import storage
-from bert_jax.data.batches import visits
 from bert_jax.data.corpus import (
     build,
     corpus,
@@ -29,10 +28,8 @@ from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
-from tests import fake_hub
 from tests.conftest import slow
 from tests.corpora import (
-    WORDS,
     all_text,
     changed,
     files,
@@ -97,27 +94,6 @@ def test_any_number_of_workers_makes_the_same_files(
     alone = made(config, 1)
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
-
-
-def shards_of(config):
-    """Prepares a corpus; returns its shards, because the manifest names the sources."""
-    found = made(config, 1).items()
-    return {name: data for name, data in found if name.startswith(("train", "valid"))}
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
-def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, end):
-    """Byte order marks, line ends and control characters do not change the shards."""
-    config, documents = source
-    write_source(config, documents)
-    text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
-    (tmp_path / "text.txt").write_text(text)
-    tidy = shards_of(elsewhere(config, "tidy"))
-    untidy = "\ufeff" + text.replace("w1", "w\x001\x07").replace("\n", end)
-    (tmp_path / "text.txt").write_bytes(untidy.encode())
-    assert shards_of(elsewhere(config, "untidy")) == tidy
-    found = all_text(corpus.read(elsewhere(config, "untidy")))
-    assert {word for d in found for s in d for word in s.split()} == set(WORDS)
 
 
 def test_a_corpus_in_a_bucket(source, tmp_path):
@@ -231,16 +207,6 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
     assert not killed_at(monkeypatch, again, count + 1)
 
 
-def test_killed_again_and_again(source, monkeypatch):
-    """Each attempt finishes one more file than the one before."""
-    config, _ = source
-    expected = made(elsewhere(config, "straight"))
-    for _ in range(100):
-        if not killed_at(monkeypatch, config, 4):
-            break
-    assert files(config.data.corpus_dir) == expected
-
-
 def one_parquet_file(documents, rows):
     buffer = io.BytesIO()
     table = pyarrow.table({"text": ["\n".join(document) for document in documents]})
@@ -278,34 +244,6 @@ def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch)
     assert 0 < len(left) < len(parts) and left == parts[-len(left) :]
     assert len(finished) == num_groups // 2
     assert files(config.data.corpus_dir) == files(straight.data.corpus_dir)
-
-
-@pytest.mark.slow
-def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
-    source, tmp_path, monkeypatch, capsys
-):
-    config, documents = source
-    content = one_parquet_file(documents, 10)
-    with fake_hub.Hub() as hub:
-        hub.use(monkeypatch)
-        repository = hub.add("datasets/owner/name", {"train.parquet": content})
-        commit = repository.refs["main"]
-        config = changed(config, "data", sources=("hf:owner/name",))
-        assert killed_at(monkeypatch, config, 7)
-        repository.commit({"train.parquet": one_parquet_file(documents[:50], 10)})
-        build.prepare(config, 1)
-        assert f"resuming with {commit}" in capsys.readouterr().out
-    manifest = json.loads(
-        open(os.path.join(config.data.corpus_dir, "manifest.json")).read()
-    )
-    assert manifest["hub_commits"] == {"hf:owner/name": commit}
-    (tmp_path / "snapshot").mkdir()
-    (tmp_path / "snapshot/train.parquet").write_bytes(content)
-    local = elsewhere(config, "local")
-    local = changed(local, "data", sources=(f"hf:{tmp_path}/snapshot",))
-    build.prepare(local, 1)
-    assert shards_of(local) == shards_of(config)
-    assert fake_hub.TOKEN not in str(files(config.data.corpus_dir))
 
 
 def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
@@ -559,19 +497,6 @@ def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
     assert manifest["cleaning"] == {"lines_repaired": 1}
 
 
-@pytest.mark.slow
-def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
-    config = changed(five_files, "data", num_shards=200, num_streams=1)
-    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
-    check_fails(config, r"num_shards=200 leaves \d+ shard")
-    config = changed(config, "data", num_shards=2)
-    os.remove(tmp_path / "0.txt")
-    write_documents(tmp_path / "00.txt", make_documents(5))
-    config = changed(config, "data", sources=[f"text:{tmp_path}/[0-4]*.txt"])
-    assert sum(counts) > 10
-    check_resumes(config, monkeypatch, 1)
-
-
 BAD_SETTINGS = {
     "num_shards": ({"num_shards": 500, "num_streams": 1}, "num_shards=500 leaves"),
     "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 holds out none of 1"),
@@ -599,23 +524,6 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
             config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
         )
     check_resumes(config, monkeypatch, 0)
-
-
-@pytest.mark.slow
-def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
-    config, documents = source
-    one = places(build.prepare(elsewhere(config, "one"), 1))
-    monkeypatch.setattr(keyed, "VALIDATION_BYTES", 300)
-    found = build.prepare(config, 1)
-    shards = found.shards["validation"]
-    assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
-    (stream,) = visits.make_streams(found, config, "validation", 0, 0)
-    assert [shard for _, shard in stream.shards] == list(shards)
-    several = places(found)
-    assert several.keys() == one.keys()
-    for document, (split, file) in one.items():
-        assert several[document][0] == split
-        assert split == "validation" or several[document][1] == file
 
 
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):
@@ -674,54 +582,3 @@ def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     assert lines[-1].startswith(
         f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
     )
-
-
-MEASURE = """
-import json, multiprocessing, re, sys
-from bert_jax import config
-from bert_jax.data.corpus import build, workers
-from bert_jax.data.tokenizers import training
-
-def peak(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
-
-peaks, run = [0], workers.run
-
-def watched(*args, **kwargs):
-    for result in run(*args, **kwargs):
-        peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
-        yield result
-
-workers.run = watched
-build.RUN_BYTES = build.SMALL_BYTES = 2**20
-training.TRAINING_BYTES["wordpiece"] = 2**22
-build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
-print(json.dumps([peak("self"), max(peaks)]))
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_text(tmp_path):
-    """Measures the process that reads and the largest worker process."""
-    peaks = []
-    documents = make_documents(25_000, max_sentences=40)
-    for num_copies in (1, 4):
-        directory = tmp_path / str(num_copies)
-        directory.mkdir()
-        for i in range(25 * num_copies):
-            part = documents[1000 * (i % 25) :][:1000]
-            text = "\n\n".join("\n".join([f"w{i // 25}", *d]) for d in part)
-            (directory / f"{i}.txt").write_text(text)
-        config = make_config(
-            directory, sources=(f"text:{directory}/[0-9]*.txt",), num_shards=16
-        )
-        path = directory / "config.json"
-        path.write_text(trains(config).to_json())
-        program = [sys.executable, "-c", MEASURE, str(path)]
-        done = subprocess.run(program, capture_output=True, text=True, check=True)
-        peaks.append(json.loads(done.stdout.splitlines()[-1]))
-    # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
-    assert max(map(max, peaks)) < 1e9
-    for one, four in zip(*peaks, strict=True):
-        assert four < one + 40e6

@@ -169,18 +169,12 @@ def test_without_ray(monkeypatch, config):
         build.prepare(config, ray_address="auto")
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--ray=127.0.0.1:1"], "error: --ray=127.0.0.1:1 cannot be used"),
-        (["--ray=auto", "--scratch_dir=scratch"], "scratch: with --ray, temporary fil"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(tmp_path, flags, message):
+def test_a_scratch_directory_is_an_error(tmp_path):
     write_text(tmp_path / "documents.txt")
+    flags = "--ray=auto", "--scratch_dir=scratch"
     result = run("bert_jax.prepare", *small_run(tmp_path), *flags)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert message in result.stderr
+    assert "scratch: with --ray, temporary files are in" in result.stderr
     assert os.listdir(tmp_path) == ["documents.txt"]
 
 

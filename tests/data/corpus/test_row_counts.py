@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data.batches import packing, pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import row_counts
 from tests import one_phase
 
@@ -71,7 +71,7 @@ def test_expected_rows_are_the_mean_of_passes(
     passes = []
     for i in range(20):
         drawn = draw(documents, length, short_seq_prob, pairs.CounterRandom(1, i))
-        passes.append(packing.num_rows(drawn.lengths, length, per_row))
+        passes.append(pairs.num_rows(drawn.lengths, length, per_row))
     # Between two lengths, and where short pairs and full ones share rows, the estimate
     # is a few percent high. At 512 three documents of two parts each vary widely.
     error = 0.06 if length == 512 else 0.02

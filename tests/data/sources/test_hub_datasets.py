@@ -226,11 +226,8 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     "data_files",
     [
-        b"[{path: train.parquet}]",
         b"[{split: train}]",
-        b"[{split: train, path: [1]}]",
         b"[{split: train, path: train.parquet}, test.parquet]",
-        b"{train: null}",
         b"1",
     ],
 )

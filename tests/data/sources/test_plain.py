@@ -65,7 +65,6 @@ def test_text_with_a_few_brackets_is_plain(tmp_path, kind, text):
 
 # ------------------------------------------------------------------- documents
 
-TWO = "A sentence stands here. Another one follows it."
 MARKDOWN = """# First
 
 One is first. Two is next.
@@ -126,11 +125,6 @@ def test_layout_determines_the_ends_of_documents(tmp_path, text, documents):
 def test_lines_that_resemble_headings_are_text(tmp_path, line):
     found = test_sources.read("text", write(tmp_path / "a.txt", f"{line}\n\nText."))
     assert sum(map(len, found)) == 2
-
-
-def test_one_document_replaces_headings_and_ornaments_by_blank_lines():
-    lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part"]
-    assert list(plain.one_document(iter(lines))) == ["", TWO, "", TWO, ""]
 
 
 def test_a_wrapped_file_is_one_document():

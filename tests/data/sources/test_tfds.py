@@ -96,7 +96,7 @@ def test_tfds_field_text_is_the_default():
         ("tiny_bert_texts:test#body", "no split 'test'; use one of train, .*10%"),
         ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; use one of train"),
         ("tiny_bert_texts:7.0.0#body", "has no 'tiny_bert_texts:7.0.0': "),
-        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts'; choose"),
+        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts': .*; choose"),
         ("#text", "write tfds:NAME"),
     ],
 )

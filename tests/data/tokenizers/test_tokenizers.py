@@ -67,15 +67,6 @@ def test_load_a_missing_file(tmp_path, kind):
         tokenizers.load(config)
 
 
-def test_a_file_that_is_too_large_is_not_opened(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.touch()
-    os.truncate(path, 2**40)  # a sparse file, which takes no space on disk
-    config = make_config("wordpiece", vocab_file=str(path))
-    with pytest.raises(ConfigError, match="vocab.txt is larger than 64 MiB"):
-        tokenizers.load(config)
-
-
 UNCASED = [*tokenizers.SPECIAL_TOKENS, *"abcdefghij", *(f"##{x}" for x in "abcdefghij")]
 CASED = [*UNCASED, "The", "##B"]
 ACCENTED = [*UNCASED, "sch\u00f6n"]

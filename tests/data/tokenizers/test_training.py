@@ -165,15 +165,6 @@ def test_trained_vocabulary_covers_its_text(lowercase):
     assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
 
 
-def test_a_vocabulary_without_room_for_the_characters_is_an_error():
-    """A smaller vocabulary could even lack [MASK]."""
-    with pytest.raises(
-        ConfigError, match=r"vocab_size=6 has no room for the 9 .*set it to 18"
-    ):
-        train([["a b"]], 6)
-    assert len(train([["a b"]], 9)) == 9
-
-
 # ---------------------------------------------------------------- characters
 
 

@@ -15,7 +15,7 @@ from bert_jax.distributed import sharding
 from bert_jax.model import bert
 from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.model.kernels import attention_gpu, gelu_gpu, gpu, norm_gpu
-from bert_jax.training import losses, optimizer
+from bert_jax.training import losses
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -111,11 +111,10 @@ def lowered_for_h100(config) -> str:
         abstract_device=device,
     )
     with jax.sharding.use_abstract_mesh(mesh):
-        tx, schedule = optimizer.make_optimizer(config)
-        graphdef, init = step_lib.init_state(config, tx)
+        graphdef, init = step_lib.init_state(config)
         state = step_lib.abstract_state(init, mesh)
         batch = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
-        step = jax.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+        step = jax.jit(step_lib.make_train_step(config, graphdef))
         lowered = step.trace(state, batch).lower(lowering_platforms=("cuda",))
     return lowered.as_text()
 

@@ -1,17 +1,15 @@
-"""Reports the progress of a run, and plots and summarizes its results."""
+"""Formats, plots and summarizes the metrics of a run."""
 
 import os
 import shlex
-import time
 from typing import Any
 
 from bert_jax import storage
 from bert_jax.monitoring import goodput
+from bert_jax.monitoring.progress import format_duration
 from bert_jax.monitoring.writer import MAJORITY, PROBE
 
 CURVES_FILE = "loss_curves.png"
-# The longest time without a line while steps complete.
-QUIET_SECS = 30.0
 # A model whose masked-LM loss is less than this many nats below the unigram entropy is
 # not useful. Tiny models 0.6 below it fine-tuned to worse results than random weights:
 # CoNLL-2003 0.491 against 0.551, ChnSentiCorp 0.506 against 0.848. A larger difference
@@ -21,67 +19,6 @@ USEFUL_NATS = 1.0
 # giving the other one, if it has learned pairs. The model of configs/tiny.py reached
 # 0.04 on novels, and 0.42 on documentation.
 LEARNED_PAIRS = 0.1
-
-
-class StepProgress:
-    """Prints metrics as lines with the step and the time left."""
-
-    def __init__(self, first_step: int, num_steps: int):
-        self.num_steps = num_steps
-        self._width = len(_place(num_steps, num_steps))
-        self._timed_from: tuple[int, float] | None = None  # step, seconds
-        self._done = first_step
-        self._printed_at = time.monotonic()
-
-    def advance(self, step: int) -> None:
-        """Records that `step` is complete."""
-        if self._timed_from is None:
-            self._timed_from = step, time.monotonic()
-            self._printed_at = time.monotonic()
-        self._done = step
-        self.tick("")
-
-    def tick(self, text: str) -> None:
-        """Prints the step and a text if there was no line for QUIET_SECS."""
-        if time.monotonic() - self._printed_at >= QUIET_SECS:
-            self.print(f"{_place(self._done, self.num_steps)}{text}{self._left()}")
-
-    def update(self, step: int, text: str) -> None:
-        """Prints a log line; `text` is its formatted metrics."""
-        place = _place(step, self.num_steps)
-        self.print(f"{place:<{self._width}}  {text}{self._left()}")
-
-    def _left(self) -> str:
-        if self._timed_from is None or self._done == self._timed_from[0]:
-            return ""
-        step, when = self._timed_from
-        secs_per_step = (time.monotonic() - when) / (self._done - step)
-        return (
-            f"  {format_duration(secs_per_step * (self.num_steps - self._done))} left"
-        )
-
-    def print(self, text: str) -> None:
-        """Prints a line; a run continues when its terminal has been closed."""
-        self._printed_at = time.monotonic()
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:  # the reader of the pipe stopped on purpose
-            raise
-        except OSError:
-            pass
-
-
-def _place(step: int, num_steps: int) -> str:
-    return f"step {step:,}/{num_steps:,}"
-
-
-def format_duration(seconds: float) -> str:
-    """Formats seconds as 45 s, 3 min 20 s or 2 h 05 min."""
-    minutes, secs = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"
 
 
 def format_steps(metrics: dict[str, float]) -> str:
@@ -194,14 +131,14 @@ def _plot(axes: Any, lines: list[dict[str, Any]], name: str, **style: Any) -> No
 def _verdicts(last: dict[str, Any], unigram_entropy: float) -> list[str]:
     """Returns what a held-out line shows about the model, and what it does not."""
     loss = last["eval_masked_lm_loss"]
-    found = [
+    sentences = [
         "Whether it helps a task, only fine-tuning shows: compare with --from_scratch."
     ]
     if loss > unigram_entropy - USEFUL_NATS:
         learned = "has learned little more than word frequencies"
         if loss > unigram_entropy + 0.1:
             learned = "has not even learned word frequencies"
-        found = [
+        sentences = [
             f"WARNING: the model {learned} and is no better a start for fine-tuning"
             f" than random weights (the loss must be {USEFUL_NATS:g} nat below the"
             " unigram entropy): train longer (config.phases[i].num_steps), on more"
@@ -210,14 +147,14 @@ def _verdicts(last: dict[str, Any], unigram_entropy: float) -> list[str]:
     guessed = last.get(MAJORITY, 1.0)
     least = guessed + LEARNED_PAIRS * (1.0 - guessed)
     if guessed < 1.0 and last["eval_next_sentence_accuracy"] < least:
-        found.append(
+        sentences.append(
             "WARNING: the model has not learned next-sentence prediction: train longer,"
             " or without it (config.data.next_sentence=False)."
         )
-    return found
+    return sentences
 
 
-def summary(
+def summarize(
     workdir: str,
     num_steps: int,
     seconds: float,

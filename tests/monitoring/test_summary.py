@@ -1,14 +1,12 @@
-"""Tests of bert_jax.monitoring.report."""
+"""Tests of bert_jax.monitoring.summary."""
 
-import errno
-import io
 import os
 import pathlib
-from types import SimpleNamespace
 
 import pytest
 
-from bert_jax.monitoring import report
+from bert_jax.monitoring import progress as progress_lib
+from bert_jax.monitoring import summary
 
 TRAIN = {
     "masked_lm_loss": 6.0,
@@ -32,7 +30,7 @@ LINES = [{"step": step, **TRAIN} for step in (10, 20)] + [{"step": 20, **HELD_OU
 
 
 def test_summary_compares_with_guessing():
-    words = report.summary("runs/x", 20, 60, LINES, 6.0, 1)
+    words = summary.summarize("runs/x", 20, 60, LINES, 6.0, 1)
     assert "4.50 nats, against 6.00" in words
     assert "accuracy is 80%, against 57% for the more frequent label" in words
     assert words.splitlines()[-4:] == [
@@ -42,7 +40,7 @@ def test_summary_compares_with_guessing():
         "  python -m bert_jax.export --workdir=runs/x --output=runs/x-export",
         "  python -m bert_jax.finetune --config=configs/finetune/own.py --model=runs/x",
     ]
-    assert "'--workdir=runs/x y'" in report.summary("runs/x y", 2, 6, [], 4, 1)
+    assert "'--workdir=runs/x y'" in summary.summarize("runs/x y", 2, 6, [], 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_summary_compares_with_guessing():
     ],
 )
 def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy, text):
-    words = report.summary("runs/x", 20, 60, LINES, unigram_entropy, 1)
+    words = summary.summarize("runs/x", 20, 60, LINES, unigram_entropy, 1)
     assert ("WARNING" in words) == (text is not None)
     assert ("compare with --from_scratch" in words) == (text is None)
     if text is not None:
@@ -68,62 +66,40 @@ def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy,
 def test_summary_warns_of_pairs_that_are_not_learned(accuracy, warns):
     """The more frequent label has a share of 0.57."""
     line = HELD_OUT | {"step": 20, "eval_next_sentence_accuracy": accuracy}
-    words = report.summary("runs/x", 20, 60, [line], 6.0, 1)
+    words = summary.summarize("runs/x", 20, 60, [line], 6.0, 1)
     assert ("has not learned next-sentence prediction" in words) == warns
 
 
 def test_a_run_without_held_out_text_is_plotted_and_summarized(tmp_path):
-    words = report.summary("runs/x", 20, 60, LINES[:2], None, 1)
+    words = summary.summarize("runs/x", 20, 60, LINES[:2], None, 1)
     assert "Trained to step 20" in words and "held-out" not in words
-    path = report.plot_curves(str(tmp_path), LINES[:2], None)
+    path = summary.plot_curves(str(tmp_path), LINES[:2], None)
     content = pathlib.Path(path).read_bytes()
     assert content.startswith(b"\x89PNG") and len(content) > 5000
 
 
 def test_probes_are_in_the_line_and_a_plot_of_their_own(tmp_path, monkeypatch):
     results = {"probe/stsb": 41.26, "probe/blimp": 58.0}
-    text = report.format_held_out(HELD_OUT | results)
+    text = summary.format_held_out(HELD_OUT | results)
     assert text.endswith(
         "accuracy 0.800 (0.570 for the more frequent label), blimp 58.0%, stsb 41.3%"
     )
-    assert "blimp" not in report.format_held_out(HELD_OUT)
+    assert "blimp" not in summary.format_held_out(HELD_OUT)
     drawn: list = []
     savefig = "matplotlib.figure.Figure.savefig"
     monkeypatch.setattr(savefig, lambda self, *_, **__: drawn.append(self))
-    monkeypatch.setattr(report.storage, "write_with", lambda path, write: write(path))
+    monkeypatch.setattr(summary.storage, "write_with", lambda path, write: write(path))
     failed = {"step": 30, **HELD_OUT, "probe/stsb": None, "probe/blimp": 60.0}
-    report.plot_curves(str(tmp_path), [*LINES[:2], LINES[2] | results, failed], 6.0)
+    summary.plot_curves(str(tmp_path), [*LINES[:2], LINES[2] | results, failed], 6.0)
     curves = {x.get_label(): x.get_xydata().tolist() for x in drawn[0].axes[2].lines}
     assert curves == {"blimp": [[20, 58], [30, 60]], "stsb": [[20, 41.26]]}
 
 
-class FailingOutput(io.StringIO):
-    """A standard output whose writes fail."""
-
-    def __init__(self, error: OSError):
-        super().__init__()
-        self.error = error
-
-    def write(self, text: str) -> int:
-        raise self.error
-
-
-def test_a_closed_terminal_does_not_end_the_run(monkeypatch):
-    monkeypatch.setattr("sys.stdout", FailingOutput(OSError(errno.EIO, "gone")))
-    report.StepProgress(0, 100).print("step 1")
-
-
-def test_a_closed_pipe_ends_the_run(monkeypatch):
-    monkeypatch.setattr("sys.stdout", FailingOutput(BrokenPipeError()))
-    with pytest.raises(BrokenPipeError):
-        report.StepProgress(0, 100).print("step 1")
-
-
 def test_progress_prints_lines(capsys):
-    progress = report.StepProgress(0, 100)
+    progress = progress_lib.StepProgress(0, 100)
     progress.advance(1)
     progress.advance(11)
-    progress.update(10, report.format_steps(TRAIN))
+    progress.update(10, summary.format_steps(TRAIN))
     line = capsys.readouterr().out
     for part in (
         "step 10/100",
@@ -137,53 +113,13 @@ def test_progress_prints_lines(capsys):
         assert part in line
 
 
-def test_the_time_left_excludes_compilation(monkeypatch, capsys):
-    """A line is written one step late, the first line after a resume at once."""
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(report, "time", clock)
-    progress = report.StepProgress(400, 1600)
-    clock.now = 3600.0  # compiling
-    progress.advance(401)
-    progress.update(400, "resumed")
-    clock.now += 10.0
-    progress.advance(411)
-    progress.update(410, "late")
-    progress.advance(1600)
-    progress.update(1600, "last")
-    assert capsys.readouterr().out.splitlines() == [
-        "step 400/1,600    resumed",
-        "step 410/1,600    late  19 min 49 s left",
-        "step 1,600/1,600  last  0 s left",
-    ]
-
-
 def test_no_next_sentence_metrics_without_pairs(tmp_path, capsys):
     lines = [{k: v for k, v in x.items() if "next_sentence" not in k} for x in LINES]
-    words = report.summary("runs/x", 20, 60, lines, 6.0, 1)
+    words = summary.summarize("runs/x", 20, 60, lines, 6.0, 1)
     assert "27% of the masked tokens correctly." in words
-    words += report.format_held_out(lines[-1])
-    progress = report.StepProgress(0, 100)
-    progress.update(10, report.format_steps(lines[0]))
+    words += summary.format_held_out(lines[-1])
+    progress = progress_lib.StepProgress(0, 100)
+    progress.update(10, summary.format_steps(lines[0]))
     words += capsys.readouterr().out
     assert "next sentence" not in words and "nsp" not in words
-    assert os.path.getsize(report.plot_curves(str(tmp_path), lines, 6.0)) > 5000
-
-
-def test_a_log_file_has_a_line_at_least_every_30_seconds(monkeypatch, capsys):
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(report, "time", clock)
-    progress = report.StepProgress(0, 100)
-    clock.now = 3600.0  # compiling
-    for step in range(1, 11):
-        progress.advance(step)
-        clock.now += 13.0
-    progress.tick("  dev set: 3 of 9 rows")
-    clock.now += 29.0
-    progress.tick("  dev set: 6 of 9 rows")
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        "step 4/100 20 min 48 s left",
-        "step 7/100 20 min 09 s left",
-        "step 10/100 19 min 30 s left",
-        "step 10/100 dev set: 6 of 9 rows 26 min 30 s left",
-    ]
+    assert os.path.getsize(summary.plot_curves(str(tmp_path), lines, 6.0)) > 5000
