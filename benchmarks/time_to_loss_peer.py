@@ -26,7 +26,7 @@ from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.interop import huggingface_read
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.training import optimizer
 
 
@@ -84,5 +84,5 @@ def learning_rates(config: ExperimentConfig) -> np.ndarray:
 def read_arrays(directory: Path, config: ExperimentConfig) -> dict[str, np.ndarray]:
     """Returns weights in the format of transformers by our names."""
     with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
-        names = initialize.parameter_shapes(config)
+        names = init_from.parameter_shapes(config)
     return huggingface_read.open_source(directory, names).read()

@@ -27,8 +27,8 @@ from absl import flags
 from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.loading import new_run
 from bert_jax.loading import run as run_lib
-from bert_jax.loading import start as start_lib
 from bert_jax.loading.run import OpenedRun
 from bert_jax.training import evaluation
 
@@ -78,7 +78,7 @@ def open_initial() -> OpenedRun:
     for name in ("workdir", "step", "corpus_dir"):
         if flags.FLAGS[name].value is not None:
             raise ConfigError(f"--{name} and --config are mutually exclusive; give one")
-    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
+    config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
         run, notes = run_lib.open_start(config)
         print("".join(f"{note}\n" for note in notes), end="")

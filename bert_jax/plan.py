@@ -26,7 +26,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from bert_jax.monitoring import throughput
 from bert_jax.preflight import check
 
@@ -77,7 +77,7 @@ WIDTHS = 14, 31, 53  # of the columns
 def main() -> None:
     text, hours, device = cli.require("text_bytes", "hours", "device")
     values: Any = cli.load_values(_CONFIG)
-    model = start_lib.complete(values, cli.given_keys())  # checks the values, too
+    model = new_run.complete(values, cli.given_keys())  # checks the values, too
     if model.init_from:
         with values.ignore_type():  # a file may have 0 for 0.0
             values.model.update(dataclasses.asdict(model.model))

@@ -23,8 +23,7 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
-from bert_jax.loading import initialize
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import init_from, new_run
 
 
 def main() -> None:
@@ -33,8 +32,8 @@ def main() -> None:
             f"--scratch_dir={_SCRATCH_DIR.value}: with --ray, temporary files are in"
             " config.data.corpus_dir, which all nodes share; remove this flag"
         )
-    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
-    tokenizer = initialize.tokenizer_of_corpus(config)
+    config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
+    tokenizer = init_from.tokenizer_of_corpus(config)
     try:
         build.prepare(
             config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value or None

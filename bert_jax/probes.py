@@ -90,25 +90,20 @@ class Target:
 
 def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples:
     """Reads the examples of probes KIND:DIR, at most one of each of KINDS."""
-    found: Examples = {}
+    examples: Examples = {}
     for spec in specs:
         kind, _, directory = spec.partition(":")
         where = f"{given_as} has {spec!r}"
         if kind not in KINDS or not directory:
             known = " or ".join(f"{name}:DIR" for name in KINDS)
             raise ConfigError(f"{where}; a probe must be {known}")
-        if kind in found:
+        if kind in examples:
             raise ConfigError(f"{where}, a second {kind} probe; remove one of the two")
-        path = Path(storage.parse_path(given_as, directory))
-        if not path.is_dir():
-            raise ConfigError(
-                f"{where}, but {directory!r} is not a directory; give the directory of"
-                " the data"
-            )
         read_examples, _ = KINDS[kind]
-        found[kind] = read_examples(path, where)
-    if found:
-        plain = {kind: dataclasses.asdict(x) for kind, x in found.items()}
+        path = Path(storage.parse_path(given_as, directory))
+        examples[kind] = read_examples(path, where)
+    if examples:
+        plain = {kind: dataclasses.asdict(x) for kind, x in examples.items()}
         text = json.dumps(plain, default=lambda array: array.tolist())
         multihost.check_same(
             "probes",
@@ -116,17 +111,15 @@ def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples
             f"{given_as}={tuple(specs)!r} has different data on some hosts; copy the"
             " same files to all of them",
         )
-    return found
+    return examples
 
 
 class Probes:
     """Scores parameters on small tasks; does not change them."""
 
-    def __init__(self, found: Examples, target: Target):
+    def __init__(self, examples: Examples, target: Target):
         """Prepares the rows of each task."""
-        self._probes = {
-            kind: KINDS[kind][1](examples, target) for kind, examples in found.items()
-        }
+        self._probes = {kind: KINDS[kind][1](x, target) for kind, x in examples.items()}
 
     def __call__(self, params: Any) -> dict[str, float]:
         """Returns the result of each probe as probe/KIND, the same in all processes."""

@@ -21,7 +21,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.progress import format_duration
 from bert_jax.phases import Position, phase_of
@@ -199,7 +199,7 @@ def take_steps(
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
-) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, start_lib.Start | None]:
+) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, new_run.Start | None]:
     """Opens the devices, the corpus and what a new run starts from; sets the mesh.
 
     At most a cache directory and a small corpus are made if an input is invalid.
@@ -217,7 +217,7 @@ def open_inputs(
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):
-        corpus, start = start_lib.open_inputs(config, is_begun)
+        corpus, start = new_run.open_inputs(config, is_begun)
     return mesh, corpus, start
 
 
@@ -243,7 +243,7 @@ def main() -> None:
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
     workdir = cli.directory("workdir", workdir)
-    config = start_lib.complete(values, cli.given_keys(), workdir)
+    config = new_run.complete(values, cli.given_keys(), workdir)
     multihost.join(config)
     preemption.exit_on_signals()
     train(config, workdir)

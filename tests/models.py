@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.interop import huggingface_write
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
@@ -46,7 +46,7 @@ def export_to(directory):
 
 def read(directory, **changes):
     config = make_config(init_from=str(directory), **changes)
-    return initialize.read(initialize.open_source(config), config, TOKENIZER)
+    return init_from.read(init_from.open_source(config), config, TOKENIZER)
 
 
 def tensors_of(directory):

@@ -17,7 +17,7 @@ from bert_jax import inference
 from bert_jax.data.sources import embedded
 from bert_jax.inference.model import current_mesh
 from bert_jax.interop import huggingface_write
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
@@ -63,7 +63,7 @@ def initialized_from(path, tokenizer):
         tokenizer__vocab_size=len(tokenizer.vocab),
         **{f"model__{name}": size for name, size in SIZES.items()},
     )
-    weights = initialize.read(initialize.open_source(config), config, tokenizer)
+    weights = init_from.read(init_from.open_source(config), config, tokenizer)
     return config, weights
 
 
@@ -73,8 +73,8 @@ def run(directory):
 
     The heads of pretraining, which the model lacks, are initialized randomly.
     """
-    source = initialize.describe(str(directory))
-    tokenizer = initialize.parse_tokenizer(source, make_config().tokenizer)
+    source = init_from.describe(str(directory))
+    tokenizer = init_from.parse_tokenizer(source, make_config().tokenizer)
     config, weights = initialized_from(directory, tokenizer)
     assert any("missing, initialized randomly" in note for note in weights.notes)
     _, params = bert_lib.build(config.model, len(tokenizer.vocab), jax.random.key(0))

@@ -201,8 +201,8 @@ class ExperimentConfig:
 
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
-    # initial weights, see loading/initialize.py; "": random. Keys of the model and the
-    # tokenizer are then those of the source, see loading/start.py
+    # initial weights, see loading/init_from.py; "": random. Keys of the model and the
+    # tokenizer are then those of the source, see loading/new_run.py
     init_from: PathOrEmpty
     # RUN@STEP: start with the state of that checkpoint; "": do not
     branch_from: Branchable[str]

@@ -284,47 +284,59 @@ def parts(value: Any, where: str) -> list[str]:
 
 def classes(values: Located, names: Sequence[str], key: str) -> np.ndarray:
     """Returns int32[N], the class of each name or number; -1 if it is not labelled."""
-    numbers = _numbers(names)
-    found = np.full(len(values), -1, np.int32)
+    find = _class_finder(names, key)
+    classes_N = np.full(len(values), -1, np.int32)
     for i, (value, where) in enumerate(values):
         name = name_of(value, where)
         if not is_unlabelled(name, names):
-            found[i] = _find(name, numbers, names, where, key)
-    return found
+            classes_N[i] = find(name, where)
+    return classes_N
 
 
 def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
     """Returns float32[N, C], 1 for the classes of a list or comma-separated text."""
-    numbers = _numbers(names)
-    found = np.zeros((len(values), len(names)), np.float32)
+    find = _class_finder(names, key)
+    sets_NC = np.zeros((len(values), len(names)), np.float32)
     for i, (value, where) in enumerate(values):
-        for part in parts(value, where):
-            found[i, _find(part, numbers, names, where, key)] = 1.0
-    return found
+        sets_NC[i, [find(part, where) for part in parts(value, where)]] = 1.0
+    return sets_NC
+
+
+def _class_finder(names: Sequence[str], key: str) -> Callable[[str, str], int]:
+    """Returns a function that maps a label and its place to the number of its class."""
+    numbers, or_numbers = {name: i for i, name in enumerate(names)}, ""
+    # If any name is a number, numbers in the data are names rather than indices.
+    if not any(map(_is_number, names)):
+        numbers = {str(i): i for i in range(len(names))} | numbers
+        or_numbers = f", or 0 to {len(names) - 1}"
+
+    def find(label: str, where: str) -> int:
+        if label in numbers:
+            return numbers[label]
+        close = difflib.get_close_matches(label, names, n=1)
+        hint = f"; the nearest is {close[0]!r}" if close else ""
+        raise ConfigError(
+            f"{where} has the label {label!r}, which is not in {key}"
+            f" ({', '.join(names)}{or_numbers}){hint}"
+        )
+
+    return find
 
 
 def scores(values: Located, key: str) -> np.ndarray:
     """Returns the finite numbers of a column that a config key names, as float32[N]."""
-    found = np.empty(len(values), np.float32)
+    scores_N = np.empty(len(values), np.float32)
     for i, (value, where) in enumerate(values):
         try:
-            found[i] = float(value)
+            scores_N[i] = float(value)
         except (TypeError, ValueError):
-            found[i] = np.nan
-        if not np.isfinite(found[i]):
+            scores_N[i] = np.nan
+        if not np.isfinite(scores_N[i]):
             raise ConfigError(
                 f"{where} has {value!r} in the column of {key}; it must be a finite"
                 " number"
             )
-    return found
-
-
-def _numbers(names: Sequence[str]) -> dict[str, int]:
-    by_name = {name: i for i, name in enumerate(names)}
-    # If any name is a number, numbers in the data are names rather than indices.
-    if any(map(_is_number, names)):
-        return by_name
-    return {str(i): i for i in range(len(names))} | by_name
+    return scores_N
 
 
 def _is_number(name: str) -> bool:
@@ -332,21 +344,6 @@ def _is_number(name: str) -> bool:
         return math.isfinite(float(name))
     except ValueError:
         return False
-
-
-def _find(
-    label: str, numbers: dict[str, int], names: Sequence[str], where: str, key: str
-) -> int:
-    if label in numbers:
-        return numbers[label]
-    close = difflib.get_close_matches(label, names, n=1)
-    hint = f"; the nearest is {close[0]!r}" if close else ""
-    has_numbers = len(numbers) > len(names)
-    or_numbers = f", or 0 to {len(names) - 1}" if has_numbers else ""
-    raise ConfigError(
-        f"{where} has the label {label!r}, which is not in {key}"
-        f" ({', '.join(names)}{or_numbers}){hint}"
-    )
 
 
 def as_list(value: Any) -> list[Any] | None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bert_jax.config.validation import one_of, require
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
 from bert_jax.distributed import sharding
@@ -207,7 +208,7 @@ class TextEncoder(Model):
         )
 
     def _check(self, parts: list[Parts], layers: str, pooling: str) -> None:
-        base.check_choice("pooling", pooling, POOLING)
+        require(pooling in POOLING, "pooling", pooling, one_of(POOLING))
         most = 1 if pooling == "words" else 2
         if any(len(texts) == 2 for texts in parts):
             model_lib.check_pairs(self._config, "inputs of several texts")
@@ -218,7 +219,7 @@ class TextEncoder(Model):
                     f"input {i} has {len(texts)} texts; with pooling={pooling!r} each"
                     f" must be {form}"
                 )
-        base.check_choice("layers", layers, list(LAYERS))
+        require(layers in LAYERS, "layers", layers, one_of(LAYERS))
         if layers.endswith("last_four") and self.num_layers < 4:
             raise ConfigError(
                 f"layers={layers} needs at least 4 layers, but the model has"

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import MeshConfig
+from bert_jax.config.validation import one_of, require
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
@@ -85,16 +86,7 @@ def as_parts(texts: Sequence[Text]) -> list[Parts]:
 
 def check_options(batch_size: int, compute_dtype: str, weights: str) -> None:
     """Checks the options that need no model, before one is read."""
-    check_choice("weights", weights, WEIGHTS)
-    check_choice("compute_dtype", compute_dtype, DTYPES)
-    check_positive("batch_size", batch_size)
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}={value!r} must be one of {', '.join(choices)}")
-
-
-def check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name}={value} must be at least 1")
+    require(weights in WEIGHTS, "weights", weights, one_of(WEIGHTS))
+    is_known = compute_dtype in DTYPES
+    require(is_known, "compute_dtype", compute_dtype, one_of(DTYPES))
+    require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.config.validation import require
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS, TASKS
@@ -50,7 +51,7 @@ def load_tuned(
       num_best: number of answers in "best" of a question.
     """
     base.check_options(batch_size, compute_dtype, weights)
-    base.check_positive("num_best", num_best)
+    require(num_best >= 1, "num_best", num_best, "must be at least 1")
     with jax.set_mesh(base.current_mesh()):
         directory = source_lib.model_path(os.fspath(path), "model")
         model = model_lib.read_tuned(str(directory), HEADS, "model")

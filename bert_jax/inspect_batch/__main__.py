@@ -23,8 +23,7 @@ from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.inspect_batch import page
 from bert_jax.inspect_batch import rows as rows_lib
-from bert_jax.loading import initialize
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import init_from, new_run
 from bert_jax.phases import Skips
 from bert_jax.training import nonfinite
 
@@ -67,11 +66,11 @@ def main() -> None:
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:
-        config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
+        config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
         skips = ()
     rows_lib.check_step(config, _STEP.value)  # fails before a corpus is prepared
     html = _HTML.value and cli.output_file("html", _HTML.value)
-    corpus = build.find_corpus(config, initialize.tokenizer_of_corpus(config))
+    corpus = build.find_corpus(config, init_from.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     print(as_text(step, rows))

@@ -1,7 +1,7 @@
 """Reads a model with the sizes of its own config, and places it on the mesh.
 
 `read_encoder` reads any supported format, `read_tuned` a fine-tuned model with its
-head. initialize.py reads weights for the config of a run.
+head. init_from.py reads weights for the config of a run.
 """
 
 import dataclasses
@@ -50,7 +50,6 @@ class HostModel:
     arrays: dict[str, np.ndarray]
     notes: tuple[str, ...]  # a line for each part that is missing or not used
     prompt: str = ""  # what precedes every text of a dual encoder
-    has_masked_lm: bool = False  # whether an encoder has its masked-LM head
 
 
 class PlacedModel(NamedTuple):
@@ -108,7 +107,6 @@ def read_encoder(
         _max_length(config, source.directory),
         arrays,
         notes,
-        has_masked_lm=has_masked_lm,
     )
 
 
@@ -191,9 +189,9 @@ def _notes(
 
 def place(model: HostModel) -> PlacedModel:
     """Places a model's parameters on the mesh, without the pooler of an encoder."""
-    head, has_masked_lm = model.head, model.has_masked_lm
+    size, has_masked_lm = model.vocab_size, BIAS in model.arrays
     graphdef, abstract = _structure(
-        model.config, model.vocab_size, head, has_masked_lm, has_pooler=False
+        model.config, size, model.head, has_masked_lm, has_pooler=False
     )
     mesh = jax.sharding.get_mesh()
 

@@ -1,5 +1,6 @@
 """Opens a training run: its config, corpus, and the parameters of a checkpoint."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -19,7 +20,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from bert_jax.training import step as step_lib
 
 
@@ -105,7 +106,7 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     devices.open_local_devices()
     phase_index = len(config.phases) - 1
     mesh = set_mesh(config, phase_index)
-    corpus, start = start_lib.open_inputs(config, is_begun=False)
+    corpus, start = new_run.open_inputs(config, is_begun=False)
     assert start is not None
     _, init = step_lib.init_state(config)
     _, state = start.first_state(init, corpus, mesh)
@@ -122,18 +123,12 @@ def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
 
 def set_mesh(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
     """Sets the run's mesh, or a data mesh whose size divides the batch."""
-    mesh = _mesh_for(config, config.phases[phase_index].global_batch_size)
+    batch, mesh = config.phases[phase_index].global_batch_size, None
+    with contextlib.suppress(ConfigError):  # the run had another number of devices
+        mesh = mesh_lib.make_mesh(config.mesh)
+    if mesh is None or batch % mesh_lib.batch_divisor(mesh):
+        num = math.gcd(batch, jax.device_count())
+        data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
+        mesh = mesh_lib.make_mesh(data_only, jax.devices()[:num])
     jax.set_mesh(mesh)
     return mesh
-
-
-def _mesh_for(config: ExperimentConfig, batch: int) -> jax.sharding.Mesh:
-    try:
-        mesh = mesh_lib.make_mesh(config.mesh)
-        if batch % mesh_lib.batch_divisor(mesh) == 0:
-            return mesh
-    except ConfigError:
-        pass  # the run had another number of devices
-    num = math.gcd(batch, jax.device_count())
-    data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
-    return mesh_lib.make_mesh(data_only, jax.devices()[:num])

@@ -24,7 +24,7 @@ from absl import flags
 
 from bert_jax import cli
 from bert_jax.errors import ConfigError
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from bert_jax.preflight import check
 
 BYTES: dict[str, float] = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
@@ -32,7 +32,7 @@ TIME = {"hours": 3600.0, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
 
 
 def main() -> None:
-    config = start_lib.complete(cli.load_values(_CONFIG), cli.given_keys())
+    config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     if _DEVICES.value is not None:
         print(check.check_devices(config, _DEVICES.value, _SLICES.value))
         return

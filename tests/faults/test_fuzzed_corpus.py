@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bert_jax import digests
 from bert_jax.data.corpus import corpus
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from tests import models
 from tests.conftest import make_config as model_config
 from tests.corpora import all_text, make_config, make_documents, write
@@ -80,13 +80,13 @@ MODEL_FILES = [
 def made_model():
     directory = new_directory()
     models.export_to(directory)
-    shapes = initialize.parameter_shapes(model_config())
+    shapes = init_from.parameter_shapes(model_config())
     return directory, shapes
 
 
 def read_as_a_run_does(directory):
     _, shapes = made_model()
-    with mock.patch.object(initialize, "parameter_shapes", lambda config: shapes):
+    with mock.patch.object(init_from, "parameter_shapes", lambda config: shapes):
         return models.read(directory)
 
 

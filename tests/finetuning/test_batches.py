@@ -53,11 +53,6 @@ def test_grouped_batches_hold_rows_of_one_length():
     assert np.count_nonzero(neighbours) > len(found) / 2  # batches are in random order
 
 
-def test_in_order_pads_the_last_batch():
-    found = [rows.tolist() for rows in batches.in_order(5, 2)]
-    assert found == [[0, 1], [2, 3], [4, -1]]
-
-
 def test_rows_of_similar_length_share_a_batch():
     """Otherwise one long row would pad its whole batch."""
     lengths = np.array([20, 3, 5, 20, 3, 4])

@@ -51,9 +51,7 @@ def test_multi_label():
     assert found == pytest.approx(
         {"micro_f1": 2 * 2 / (3 + 3), "macro_f1": (2 / 3 + 2 / 3 + 0) / 3}
     )
-
-
-def test_multi_label_with_a_single_class_is_f1_not_accuracy():
+    # A single class has its F1, not the accuracy.
     labels, predicted = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [0], [0]])
     found = metrics.multi_label(predicted, labels)
     assert found == pytest.approx({"micro_f1": 2 / 3, "macro_f1": 2 / 3})
@@ -91,9 +89,6 @@ def test_tagging_counts_entities_with_correct_span_and_type():
     expected = {"precision": right / guessed, "recall": right / there}
     assert 0.3 < right / there < 0.9
     assert found == pytest.approx(expected | {"f1": 2 * right / (guessed + there)})
-
-
-def test_tagging_without_entities():
     nothing = {"precision": 0, "recall": 0, "f1": 0}
     assert metrics.tagging([["O"]], [["O"]]) == nothing
     assert metrics.tagging([["O"]], [["B-a"]]) == nothing

@@ -12,7 +12,7 @@ from flax import nnx
 from bert_jax import errors
 from bert_jax.interop import google_tf1
 from bert_jax.lazy_tensorflow import tf
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
@@ -91,7 +91,7 @@ def source(tmp_path):
 
 def read(path):
     config = make_config(init_from=str(path))
-    return initialize.read(initialize.open_source(config), config, TOKENIZER)
+    return init_from.read(init_from.open_source(config), config, TOKENIZER)
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", slow("gelu")])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.interop import weight_names
-from bert_jax.model import bert
+from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
 
@@ -21,6 +21,10 @@ def test_every_parameter_has_one_name_and_kernels_are_transposed():
     assert all(array.dtype == np.float32 for array in tensors.values())
 
 
-def test_unknown_parameter_is_an_error():
-    with pytest.raises(KeyError):
-        weight_names.HUGGINGFACE.name("bert.layers.0.adapter.kernel")
+@pytest.mark.parametrize("naming", [weight_names.HUGGINGFACE, weight_names.GOOGLE])
+def test_names_of_tensors_are_mapped_back_and_others_are_not(naming):
+    _, params = bert.build(make_config().model, 97, jax.random.key(0))
+    tensors = weight_names.rename(params, naming)
+    found = naming.our_names([*tensors, "bert.encoder.layer.0.adapter.weight"])
+    assert found.keys() == parameters.by_name(params).keys()
+    assert {*found.values()} == tensors.keys()

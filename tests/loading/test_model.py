@@ -11,7 +11,7 @@ from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.interop import huggingface_write
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
@@ -141,7 +141,7 @@ def test_encoder_is_read_from_a_hugging_face_directory(source):
 def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
     save_as_run_pretraining_does(tmp_path, random_variables())
     config = make_config(init_from=str(tmp_path))
-    weights = initialize.read(initialize.open_source(config), config, TOKENIZER)
+    weights = init_from.read(init_from.open_source(config), config, TOKENIZER)
     found = model_lib.read_encoder(str(tmp_path), True)
     assert_same(found.arrays, of_the_encoder(weights.arrays))
     assert found.config == config.model and found.tokenizer == TOKENIZER

@@ -100,24 +100,11 @@ def mask_rows(
     """
     num_rows, length = ids_BT.shape
     key_B = keys_B2[:, 0]
+    candidates = candidates_BT, num_candidates_BK, num_to_predict_BK
     if rule.continues_word is None and rule.ngram_max == 1:
-        positions_BP = _choose_tokens(
-            candidates_BT,
-            num_candidates_BK,
-            num_to_predict_BK,
-            key_B,
-            rule.max_predictions,
-        )
+        positions_BP = _choose_tokens(*candidates, key_B, rule.max_predictions)
     else:
-        positions_BP = _choose_units(
-            ids_BT,
-            candidates_BT,
-            num_candidates_BK,
-            num_to_predict_BK,
-            key_B,
-            rule,
-            continues_BT,
-        )
+        positions_BP = _choose_units(*candidates, key_B, rule, ids_BT, continues_BT)
     is_used_BP = positions_BP < length
     positions_BP *= is_used_BP
     flat_BP = positions_BP + np.arange(num_rows)[:, None] * length
@@ -162,12 +149,12 @@ def _choose_tokens(
 
 
 def _choose_units(
-    ids_BT: np.ndarray,
     candidates_BT: np.ndarray,
     num_candidates_BK: np.ndarray,
     num_to_predict_BK: np.ndarray,
     key_B: np.ndarray,
     rule: MaskRule,
+    ids_BT: np.ndarray,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
     """Selects int32[B, P] positions, as above, if units may have several tokens."""

@@ -182,8 +182,9 @@ def draw_segments(
     the next segment, so no token is dropped. A row has only one [SEP].
     """
     max_num_tokens = sequence_length - 2
-    documents = _split_long(documents, max_num_tokens)
-    tokens, sentences = documents.token_offsets, documents.sentence_offsets
+    tokens, first_part = _cut(documents.token_offsets, max_num_tokens)
+    sentences = first_part[documents.sentence_offsets]
+    documents = Documents(tokens, sentences)
     num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
     target = _targets(documents, max_num_tokens, short_seq_prob, random)
     document = np.repeat(np.arange(num_documents), np.diff(sentences))
@@ -242,11 +243,6 @@ def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarr
     part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
     starts = np.repeat(offsets[:-1], num_parts) + part * max_num_tokens
     return np.append(starts, offsets[-1]), first_part
-
-
-def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
-    token_offsets, first_part = _cut(documents.token_offsets, max_num_tokens)
-    return Documents(token_offsets, first_part[documents.sentence_offsets])
 
 
 def walk(starts_W: np.ndarray, following_S: np.ndarray) -> np.ndarray:

@@ -101,7 +101,7 @@ class StepRows:
 
         They include rows of other hosts in the streams of this one.
         """
-        found = [
+        rows = [
             ((i, epoch, index), first, stop)
             for step in range(first_step, first_step + num_steps)
             for i, stream in enumerate(self._streams)
@@ -115,11 +115,11 @@ class StepRows:
             for i, stream in enumerate(self._streams)
         ]
         with self._lock:
-            needed = dict.fromkeys([*(key for key, _, _ in found), *following])
+            needed = dict.fromkeys([*(key for key, _, _ in rows), *following])
             for key in needed:
                 if key not in self._visits:
                     self._visits[key] = self._pool.submit(self._draw, *key)
-            parts = [Part(self._visits[key], *rows) for key, *rows in found]
+            parts = [Part(self._visits[key], *bounds) for key, *bounds in rows]
             self._in_use.append({*needed})
             for key in self._visits.keys() - set().union(*self._in_use):
                 del self._visits[key]

@@ -119,9 +119,9 @@ def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Toke
 
 def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.ndarray:
     """Returns the values of all texts, aligned with `tokens.ids`; else `elsewhere`."""
-    found = np.full(len(tokens.ids), elsewhere, np.int32)
-    found[len(tokens.ids) - tokens.lengths.sum() :] = np.concatenate(values)
-    return found
+    every = np.full(len(tokens.ids), elsewhere, np.int32)
+    every[len(tokens.ids) - tokens.lengths.sum() :] = np.concatenate(values)
+    return every
 
 
 @dataclasses.dataclass(frozen=True)

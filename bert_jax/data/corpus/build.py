@@ -229,8 +229,6 @@ def find_corpus(
     """Opens the corpus; `prepare` makes it first if it does not exist and is small."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.open_existing(config)
-    if config.data.stream:
-        index.check(config.data.sources)
     if not is_small(sources.find(config.data.sources)):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
@@ -243,9 +241,10 @@ def find_corpus(
 
 def is_small(inputs: tuple[Source, ...]) -> bool:
     """Returns whether the sources are local and small enough to prepare in `train`."""
-    num_bytes = sources.total_bytes(inputs)
-    is_remote = any(source.is_remote for source in inputs)
-    return not is_remote and num_bytes is not None and num_bytes <= SMALL_BYTES
+    num_bytes = sources.total_bytes(inputs)  # None if a dataset is downloaded
+    if any(storage.is_remote(file.path) for x in inputs for file in x.files[:1]):
+        return False
+    return num_bytes is not None and num_bytes <= SMALL_BYTES
 
 
 def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:

@@ -216,15 +216,14 @@ def _read_manifest(path: str) -> dict[str, Any]:
     try:
         manifest = json.loads(text)
         version = manifest["format_version"]
-        is_whole = manifest.get("sha256") == manifest_digest(manifest)
+        is_whole = manifest["sha256"] == manifest_digest(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptError(f"{path} is not a corpus manifest; {_AGAIN}") from None
-    # Before version 4 manifests had no digest.
-    if "sha256" in manifest and not is_whole:
+    if not is_whole:
         raise CorruptError(
             f"{path} is corrupt: its sha256 does not match its content; {_AGAIN}"
         )
-    if version != FORMAT_VERSION or not is_whole:
+    if version != FORMAT_VERSION:
         raise ConfigError(
             f"{path} has format_version {version!r}, but this code reads"
             f" {FORMAT_VERSION}; prepare the corpus again, or use the version of"

@@ -138,17 +138,14 @@ def clean_sentences(
     max_line_bytes are split, and paragraphs are split into sentences. Increments
     "control_characters_dropped", "lines_composed", "lines_cut" and "documents_empty".
     """
-    found: list[str] = []
+    sentences: list[str] = []
     for line in document.lines:
         for part in _clean(line, data_config.max_line_bytes, counts):
-            if document.is_split:
-                found.append(part.strip())
-            else:
-                found += splitter.split(part)
-    found = [sentence for sentence in found if sentence]
-    if not found:
+            sentences += [part.strip()] if document.is_split else splitter.split(part)
+    sentences = list(filter(None, sentences))
+    if not sentences:
         counts["documents_empty"] += 1
-    return found
+    return sentences
 
 
 def _clean(line: str, max_bytes: int, counts: collections.Counter[str]) -> list[str]:

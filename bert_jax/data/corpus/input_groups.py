@@ -33,7 +33,6 @@ class Group:
     """Input files of one source that are read together."""
 
     source: int  # index in config.data.sources
-    spec: str
     files: tuple[InputFile, ...]  # or parts of files; empty for a source without files
     name: str  # identifies the files, and the settings that concern their source only
 
@@ -53,7 +52,7 @@ def plan(inputs: tuple[Source, ...], data: DataConfig, max_bytes: int) -> list[G
             with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
                 parts = tuple(itertools.chain(*pool.map(divide, source.files)))
         groups += [
-            Group(number, kind.spec, files, _name(number, source, files, data))
+            Group(number, files, _name(number, source, files, data))
             for files in _grouped(parts, max_bytes)
         ]
     return groups
@@ -169,7 +168,8 @@ def _batches(
     max_bytes: int,
 ) -> Iterator[sorted_runs.Batch]:
     files = [(file.path, file.part) for file in group.files]
-    documents = sources.read(group.spec, data, counts, files)
+    spec = data.sources[group.source]
+    documents = sources.read(spec, data, counts, files)
     return sorted_runs.batches(group.name, group.source, documents, counts, max_bytes)
 
 

@@ -10,14 +10,17 @@ continues the word of the ideograph before it.
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_jax import digests, storage
-from bert_jax.data.corpus import keyed
 from bert_jax.errors import CorruptError, MissingObjectError
 from bert_jax.lazy_tensorflow import tf
+
+if TYPE_CHECKING:
+    from bert_jax.data.corpus import keyed
 
 # A record has 128 kB or more; a call into tf.data takes as long as copying one.
 RECORDS_AT_A_TIME = 32
@@ -64,23 +67,23 @@ def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None
 
 
 def write(
-    path: str, documents: keyed.Documents, blocks: Sequence[np.ndarray]
+    path: str, blocks: "Callable[[], Iterable[keyed.Documents]]"
 ) -> tuple[int, str]:
     """Writes a record per block; returns the size and the SHA-256 of the file.
 
-    A block has the indices of its documents.
+    `blocks` is called again if the write is repeated.
     """
 
     def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
-            for block in blocks:
-                file.write(_to_record(keyed.select(documents, block)))
+            for block in blocks():
+                file.write(_to_record(block))
         return os.path.getsize(tmp), digests.sha256(tmp)
 
     return storage.write_with(path, fill)
 
 
-def _to_record(block: keyed.Documents) -> bytes:
+def _to_record(block: "keyed.Documents") -> bytes:
     arrays = {
         "dtype": np.frombuffer(block.token_ids.dtype.name.encode(), np.uint8),
         "token_ids": block.token_ids,

@@ -198,7 +198,8 @@ class TextStream:
             with self._lock:
                 return list(map(self._encoder, units))
         for _ in range(2):
-            pool = self._started_pool()
+            with self._lock:
+                pool = self._pool = self._pool or self._started_pool()
             try:
                 return [f.result() for f in list(map(pool.run, units))]
             except BrokenProcessPool:
@@ -211,13 +212,8 @@ class TextStream:
         )
 
     def _started_pool(self) -> workers.Pool:
-        with self._lock:
-            if self._pool is None:
-                self._pool = workers.Pool(
-                    self.num_workers, UnitEncoder, (self._data, self._tokenizer)
-                )
-                # Also at exit, where Python would drop the pool too late.
-                weakref.finalize(
-                    self, self._pool.shutdown, wait=False, cancel_futures=True
-                )
-            return self._pool
+        args = self._data, self._tokenizer
+        pool = workers.Pool(self.num_workers, UnitEncoder, args)
+        # Also at exit, where Python would drop the pool too late.
+        weakref.finalize(self, pool.shutdown, wait=False, cancel_futures=True)
+        return pool

@@ -127,7 +127,10 @@ def _parts(
     excerpt = EXCERPT_BYTES if kind.is_line_based else PARQUET_EXCERPT_BYTES
     most = max(excerpt, int(_equal_share(sizes, max_bytes)))
     shares, left = {}, max_bytes
-    for file in _spread(source.files):
+    golden = (math.sqrt(5) - 1) / 2
+    # In an order in which every prefix of the files is evenly spaced.
+    for i in sorted(range(len(source.files)), key=lambda i: i * golden % 1):
+        file = source.files[i]
         shares[file] = min(file.text_bytes, most, left)
         left -= shares[file]
     for file in source.files:
@@ -140,12 +143,6 @@ def _parts(
                 yield (part,), share // len(parts)
 
 
-def _spread(files: tuple[InputFile, ...]) -> list[InputFile]:
-    """Returns the files in an order in which every prefix is evenly spaced."""
-    golden = (math.sqrt(5) - 1) / 2
-    return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
-
-
 def _truncated(
     documents: Iterable[Document], max_bytes: int, sampled: Sampled
 ) -> Iterator[Document]:
@@ -155,7 +152,9 @@ def _truncated(
         is_whole = document.num_bytes <= left
         if not is_whole:
             sampled.is_everything = False
-            document = _cut(document, left)
+            text = "\n".join(document.lines).encode(errors="replace")
+            kept = text[: max(0, left - 1)].decode(errors="ignore").split("\n")
+            document = dataclasses.replace(document, lines=tuple(filter(None, kept)))
         if document.lines or is_whole:
             sampled.documents += 1
             sampled.bytes += document.num_bytes
@@ -163,12 +162,6 @@ def _truncated(
         if not is_whole:
             return
         left -= document.num_bytes
-
-
-def _cut(document: Document, max_bytes: int) -> Document:
-    text = "\n".join(document.lines).encode(errors="replace")
-    kept = text[: max(0, max_bytes - 1)].decode(errors="ignore").split("\n")
-    return dataclasses.replace(document, lines=tuple(filter(None, kept)))
 
 
 def _equal_share(sizes: Iterable[float], total: float) -> float:

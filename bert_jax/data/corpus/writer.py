@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
 
@@ -84,8 +85,12 @@ def write_shard(path: str, pieces: list[keyed.Documents]) -> WrittenShard:
     order, num_repeated = keyed.distinct(everything.records)
     if not len(order):
         return WrittenShard(None, [], 0, 0)
-    blocks = list(keyed.blocks(everything.records, order, BLOCK_TOKENS))
-    size_and_digest = shard_file.write(path, everything, blocks)
+
+    def blocks() -> Iterator[keyed.Documents]:
+        for block in keyed.blocks(everything.records, order, BLOCK_TOKENS):
+            yield keyed.select(everything, block)
+
+    size_and_digest = shard_file.write(path, blocks)
     sentences = keyed.ranges(everything.records["num_sentences"], order)
     return describe(
         os.path.basename(path),

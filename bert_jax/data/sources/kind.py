@@ -65,12 +65,6 @@ class Source:
             return None
         return sum(file.text_bytes for file in self.files)
 
-    @property
-    def is_remote(self) -> bool:
-        return self.kind.is_download or any(
-            storage.is_remote(file.path) for file in self.files[:1]
-        )
-
     def no_text(self) -> ConfigError:
         names = ", ".join(file.path for file in self.files[:3])
         names += ", ..." * (len(self.files) > 3)

@@ -60,8 +60,6 @@ def _values(
     path: str, column: str, part: lines.Part
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yields (row number, text as stored or None for a null)."""
-    from pyarrow import compute
-
     with _opened(path, column) as (file, names):
         groups = range(file.num_row_groups)
         number = sum(file.metadata.row_group(i).num_rows for i in groups[: part[0]])
@@ -70,8 +68,8 @@ def _values(
             for batch in batches:
                 # The name of a column may be the path of a field of a struct.
                 values = batch.column(batch.schema.names.index(names[0]))
-                if names[1:]:  # null where the struct is null
-                    values = compute.struct_field(values, names[1:])
+                for name in names[1:]:  # null where the struct is null
+                    values = values.flatten()[values.type.get_field_index(name)]
                 yield from enumerate(_as_binary(values).to_pylist(), start=number + 1)
                 number += len(values)
 

@@ -94,10 +94,10 @@ def unwrapped(stream: Stream, counts: collections.Counter[str]) -> Stream:
     """
     wrapping: Wrapping | None = None
     for part, is_last in _parts(stream):
-        found = find_wrapping(part)
-        if found and not wrapping:
+        of_part = find_wrapping(part)
+        if of_part and not wrapping:
             counts["documents_unwrapped"] += 1
-        wrapping = found or wrapping
+        wrapping = of_part or wrapping
         yield from _paragraphs(part, wrapping) if wrapping else part
         if is_last:
             yield None

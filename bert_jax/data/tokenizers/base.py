@@ -80,9 +80,9 @@ class Tokenizer(abc.ABC):
 
         def locate(text: str) -> Located:
             valid = SURROGATE.sub("\ufffd", text)
-            found = tokenizer.encode(valid, add_special_tokens=False)
-            ids_of_text = ids[found.ids].astype(np.int32)
-            starts, ends = np.array(found.offsets, np.int32).reshape(-1, 2).T
+            encoding = tokenizer.encode(valid, add_special_tokens=False)
+            ids_of_text = ids[encoding.ids].astype(np.int32)
+            starts, ends = np.array(encoding.offsets, np.int32).reshape(-1, 2).T
             # A piece of SentencePiece has the offset of the space before its word.
             is_space = np.array([text[i : i + 1].isspace() for i in starts], bool)
             starts = starts + (is_space & (ids_of_text != unk)).astype(np.int32)

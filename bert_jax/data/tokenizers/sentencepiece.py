@@ -71,7 +71,11 @@ class SentencePiece(base.Tokenizer):
         """
         model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
-            _unigram(model)
+            tokenizers.models.Unigram(
+                [(piece.piece, piece.score) for piece in model.pieces],
+                [piece.type for piece in model.pieces].index(_Piece.UNKNOWN),
+                model.trainer_spec.byte_fallback,
+            )
             if model.trainer_spec.model_type == _pb2.TrainerSpec.UNIGRAM
             else _bpe(model)
         )
@@ -104,15 +108,6 @@ def _normalizer(spec: Any) -> tokenizers.normalizers.Normalizer:
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(WORD_MARK))
     return normalizers.Sequence(steps)
-
-
-def _unigram(model: Any) -> tokenizers.models.Unigram:
-    types = [piece.type for piece in model.pieces]
-    return tokenizers.models.Unigram(
-        [(piece.piece, piece.score) for piece in model.pieces],
-        types.index(_Piece.UNKNOWN),
-        model.trainer_spec.byte_fallback,
-    )
 
 
 def _bpe(model: Any) -> tokenizers.models.BPE:

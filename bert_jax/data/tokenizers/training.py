@@ -1,7 +1,8 @@
-"""Trains tokenizers: selects the characters of a vocabulary, and has a library form
-the longer pieces. Any other character becomes [UNK].
+"""Trains tokenizers of every kind on the sentences of documents.
 
-Training is deterministic: the same text gives the same file.
+`choose_characters` selects the characters of a vocabulary; any other becomes [UNK]. The
+`tokenizers` and `sentencepiece` libraries form the longer pieces. Training is
+deterministic: the same text gives the same file.
 """
 
 import collections

@@ -309,14 +309,14 @@ def character_classes() -> _CharacterClasses:
     digit is punctuation.
     """
     kinds = {"Cc": "dropped", "Cf": "dropped", "Mn": "accents"}
-    found: dict[str, list[int]] = {"dropped": [0xFFFD], "accents": []}
-    found["punctuation"] = [ord(c) for c in string.punctuation if c in "$+<=>^`|~"]
+    codes: dict[str, list[int]] = {"dropped": [0xFFFD], "accents": []}
+    codes["punctuation"] = [ord(c) for c in string.punctuation if c in "$+<=>^`|~"]
     for code in range(sys.maxunicode + 1):
         category = unicodedata.category(chr(code))
         kind = "punctuation" if category[0] == "P" else kinds.get(category)
         if kind and chr(code) not in "\t\n\r":
-            found[kind].append(code)
-    return _CharacterClasses(**{kind: _ranges(found[kind]) for kind in found})
+            codes[kind].append(code)
+    return _CharacterClasses(**{kind: _ranges(codes[kind]) for kind in codes})
 
 
 def _ranges(codes: list[int]) -> str:

@@ -62,7 +62,7 @@ Role = Literal["train", "dev", "test"]
 class Examples(abc.ABC):
     """The examples of a data set.
 
-    Counts of lost or mended data are attributes with the names in `setup.LOSSES`.
+    Counts of lost or mended data are attributes with the names in `sweep.LOSSES`.
     """
 
     @property
@@ -252,7 +252,7 @@ class Task(abc.ABC):
             if value is not None and key not in settings:
                 raise ConfigError(
                     f"{key}={value} does not apply to a model fine-tuned for"
-                    f" {typing.get_args(types['kind'])[0]}; remove it"
+                    f" {cls.head.kind}; remove it"
                 )
             if value is not None:
                 settings[key] = config_lib.build(types[key], value, key)
@@ -263,7 +263,8 @@ class Task(abc.ABC):
         cls, labels: tuple[str, ...], settings: dict[str, Any], num_best: int
     ) -> Self:
         """Returns a model's task; keys that do not affect predictions are None."""
-        values = {"labels": labels, "num_best": num_best} | settings
+        values = {"kind": cls.head.kind, "labels": labels, "num_best": num_best}
+        values |= settings
         if "num_texts" in settings:
             values["text"] = ("",) * settings["num_texts"]
         fields: Any = cls

@@ -8,6 +8,7 @@ Shapes: B window of the batch, W window, T token position, A answer length, K be
 of a window.
 """
 
+import collections
 import dataclasses
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Count, CountOrZero, require
+from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning.tasks import base, squad
 from bert_jax.finetuning.tasks.base import Form, Task
@@ -83,10 +85,14 @@ class QuestionAnswering(Task):
         )
 
     def read(self, spec, header, names, role):
-        found = squad.read(spec)
-        if role != "train":
-            squad.check_ids(found, spec)
-        return found
+        questions = squad.read(spec)
+        counts = collections.Counter(question.id for question in questions.questions)
+        [(most, times)] = counts.most_common(1)
+        if role != "train" and times > 1:
+            raise ConfigError(
+                f"{spec} has {times} questions with the id {most!r}; make ids unique"
+            )
+        return questions
 
     def of_inputs(self, inputs, settings):
         questions = [

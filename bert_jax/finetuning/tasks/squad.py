@@ -101,7 +101,7 @@ def read(spec: str) -> Questions:
     paragraphs: dict[str, int] = {}
     counts: collections.Counter[str] = collections.Counter()
     try:
-        entries = _entries(_json(path)) if kind == "squad" else _table_entries(spec)
+        entries = _entries(path) if kind == "squad" else _table_entries(spec)
         found = [(context, entry, _answers(entry)) for context, entry in entries]
         is_labelled = any(answers for _, _, answers in found)
         questions: list[Question] = []
@@ -141,26 +141,14 @@ def read(spec: str) -> Questions:
     )
 
 
-def check_ids(questions: Questions, spec: str) -> None:
-    counts = collections.Counter(question.id for question in questions.questions)
-    [(most, times)] = counts.most_common(1)
-    if times > 1:
-        raise ConfigError(
-            f"{spec} has {times} questions with the id {most!r}; make ids unique"
-        )
-
-
-def _json(path: str) -> Any:
+def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields a paragraph and an entry for each question; so does `_table_entries`."""
     numbered = lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
     text = "\n".join(line for _, line in numbered)
     try:
-        return tables.encodable(json.loads(text))
+        content: Any = tables.encodable(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
-
-
-def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields a paragraph and an entry for each question; so does `_table_entries`."""
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             for entry in paragraph["qas"]:

@@ -30,6 +30,7 @@ from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from tests.conftest import slow
 from tests.corpora import (
+    WORDS,
     all_text,
     changed,
     files,
@@ -94,6 +95,27 @@ def test_any_number_of_workers_makes_the_same_files(
     alone = made(config, 1)
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
+
+
+def shards_of(config):
+    """Prepares a corpus; returns its shards, because the manifest names the sources."""
+    found = made(config, 1).items()
+    return {name: data for name, data in found if name.startswith(("train", "valid"))}
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
+def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, end):
+    """Byte order marks, line ends and control characters do not change the shards."""
+    config, documents = source
+    write_source(config, documents)
+    text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
+    (tmp_path / "text.txt").write_text(text)
+    tidy = shards_of(elsewhere(config, "tidy"))
+    untidy = "\ufeff" + text.replace("w1", "w\x001\x07").replace("\n", end)
+    (tmp_path / "text.txt").write_bytes(untidy.encode())
+    assert shards_of(elsewhere(config, "untidy")) == tidy
+    found = all_text(corpus.read(elsewhere(config, "untidy")))
+    assert {word for d in found for s in d for word in s.split()} == set(WORDS)
 
 
 def test_a_corpus_in_a_bucket(source, tmp_path):
@@ -582,3 +604,54 @@ def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     assert lines[-1].startswith(
         f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
     )
+
+
+MEASURE = """
+import json, multiprocessing, re, sys
+from bert_jax import config
+from bert_jax.data.corpus import build, workers
+from bert_jax.data.tokenizers import training
+
+def peak(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
+
+peaks, run = [0], workers.run
+
+def watched(*args, **kwargs):
+    for result in run(*args, **kwargs):
+        peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
+        yield result
+
+workers.run = watched
+build.RUN_BYTES = build.SMALL_BYTES = 2**20
+training.TRAINING_BYTES["wordpiece"] = 2**22
+build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+print(json.dumps([peak("self"), max(peaks)]))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """Measures the process that reads and the largest worker process."""
+    peaks = []
+    documents = make_documents(25_000, max_sentences=40)
+    for num_copies in (1, 4):
+        directory = tmp_path / str(num_copies)
+        directory.mkdir()
+        for i in range(25 * num_copies):
+            part = documents[1000 * (i % 25) :][:1000]
+            text = "\n\n".join("\n".join([f"w{i // 25}", *d]) for d in part)
+            (directory / f"{i}.txt").write_text(text)
+        config = make_config(
+            directory, sources=(f"text:{directory}/[0-9]*.txt",), num_shards=16
+        )
+        path = directory / "config.json"
+        path.write_text(trains(config).to_json())
+        program = [sys.executable, "-c", MEASURE, str(path)]
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
+        peaks.append(json.loads(done.stdout.splitlines()[-1]))
+    # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
+    assert max(map(max, peaks)) < 1e9
+    for one, four in zip(*peaks, strict=True):
+        assert four < one + 40e6

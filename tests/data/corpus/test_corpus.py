@@ -117,10 +117,8 @@ def test_an_edited_manifest_is_distinguished_from_another_format(written):
             json.dump(manifest | changes, file)
         with pytest.raises(CorruptError, match="manifest.json is corrupt: its sha256"):
             corpus.read(config)
-    manifest.pop("sha256")  # as versions before wrote it
-    with open(path, "w") as file:
-        json.dump(manifest | {"format_version": 3}, file)
-    with pytest.raises(ConfigError, match="has format_version 3, but this") as info:
+    rewrite_manifest(found, format_version=newer)
+    with pytest.raises(ConfigError, match=f"has format_version {newer}, but") as info:
         corpus.read(config)
     assert not isinstance(info.value, CorruptError)
 

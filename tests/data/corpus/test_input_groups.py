@@ -79,10 +79,7 @@ def test_only_a_weighted_source_depends_on_the_held_out_share(config, tmp_path):
 
 def test_a_source_without_files_is_one_group(config):
     config = changed(config, "data", sources=("embedded:", "tfds:any#text"))
-    assert [group.spec for group in plan(config)] == [
-        "embedded:",
-        "tfds:any#text",
-    ]
+    assert [(group.source, group.files) for group in plan(config)] == [(0, ()), (1, ())]
 
 
 @pytest.fixture
@@ -111,7 +108,7 @@ def test_a_large_parquet_file_is_divided_by_row_groups(parquet_config, tmp_path)
 
 def read(group, config, counts):
     files = [(file.path, file.part) for file in group.files]
-    return sources.read(group.spec, config.data, counts, files)
+    return sources.read(config.data.sources[group.source], config.data, counts, files)
 
 
 def read_all(groups, config):

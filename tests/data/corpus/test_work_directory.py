@@ -244,6 +244,18 @@ def precious(tmp_path):
     assert os.listdir(directory) == ["thesis.txt"]
 
 
+def test_no_directory_that_a_file_names_is_removed(corpus_dir, precious):
+    os.makedirs(f"{corpus_dir}/unfinished")
+    for name in ("facts.json", "work.json"):
+        names = {key: precious for key in ("scratch", "corpus", "id")}
+        with open(f"{corpus_dir}/unfinished/{name}", "w") as file:
+            json.dump(names | {"made_directory": True}, file)
+    with pytest.raises(ConfigError, match="no text"):
+        with work_directory.opened(corpus_dir):
+            raise ConfigError("no text")
+    work_directory.remove(corpus_dir)
+
+
 def test_work_is_neither_in_nor_behind_a_link(corpus_dir, precious):
     leave(corpus_dir, {}, "run-0")
     os.symlink(precious, f"{corpus_dir}/unfinished/shards")

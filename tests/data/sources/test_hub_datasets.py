@@ -82,7 +82,7 @@ def test_a_file_is_read_by_ranges_of_bytes(hub):
     (found,) = sources.find(("hf:owner/name#text",))
     (file,) = found.files
     assert file.path == f"hf://datasets/owner/name@{commit}/train.parquet"
-    assert found.commit == commit and found.is_remote and found.kind.format == "hf#text"
+    assert found.commit == commit and found.kind.format == "hf#text"
     with storage.Reader(file.path) as reader:
         assert reader.seek(0, os.SEEK_END) == len(content) == file.num_bytes
         reader.seek(-4, os.SEEK_CUR)

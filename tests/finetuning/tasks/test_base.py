@@ -106,6 +106,7 @@ def test_settings_are_restored(name, changes, before, settings, tmp_path):
         tasks_config.from_config_dict(config_dict(name)).task, **changes
     )
     assert task.read_settings(tmp_path) == before
+    assert type(task).of_model((), before, 1).kind == task.kind
     task.write_settings(tmp_path, SQUAD2)
     assert task.read_settings(tmp_path) == settings
     assert bool(settings) == (tmp_path / SETTINGS_FILE).exists()

@@ -34,20 +34,14 @@ def test_labels_are_on_first_tokens():
     assert len(features) == 3 and features.num_cut == 0
 
 
-def test_truncated_words_are_counted_and_predicted_as_o():
-    features = tagging.from_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
-    assert features.num_cut == 3  # ".", "old", "riverside"
-    predicted_BT = np.full((3, 5), 2)
-    found = features.word_classes(np.arange(3), predicted_BT)
-    assert [x.tolist() for x in found] == [[2, 2, 0, 0], [2], [2, 2, 2, 0, 0]]
-
-
-def test_truncated_words_are_o_for_any_order_of_names():
-    names = ("B-x", "O", "I-x")
-    sentences = Sentences("a.conll", SENTENCES.words, None)
+@pytest.mark.parametrize("names", [NAMES, ("B-x", "O", "I-x")])
+def test_truncated_words_are_counted_and_predicted_as_o(names):
+    sentences, o = Sentences("a.conll", SENTENCES.words, None), names.index("O")
     features = tagging.from_sentences(sentences, names, TOKENIZER, 5, "labels")
+    assert "labels" not in features.batch(np.arange(3))  # without tags
+    assert features.num_cut == 3  # ".", "old", "riverside"
     found = features.word_classes(np.arange(3), np.full((3, 5), 2))
-    assert [x.tolist() for x in found] == [[2, 2, 1, 1], [2], [2, 2, 2, 1, 1]]
+    assert [x.tolist() for x in found] == [[2, 2, o, o], [2], [2, 2, 2, o, o]]
 
 
 def test_word_classes_are_restored_from_token_classes():
@@ -57,13 +51,6 @@ def test_word_classes_are_restored_from_token_classes():
     expected = SENTENCES.classes(NAMES, "labels")
     expected[0][2] = 0  # the tokenizer drops this word, so it has no token
     assert [x.tolist() for x in found] == [expected[2].tolist(), expected[0].tolist()]
-
-
-def test_without_tags_there_are_no_labels():
-    sentences = Sentences("a.conll", SENTENCES.words, None)
-    features = tagging.from_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
-    assert "labels" not in features.batch(np.arange(3))
-    assert len(features.word_classes(np.array([0]), np.ones((1, 8)))[0]) == 4
 
 
 def read(path, words="tokens", tags="ner", *, has_tags=True):

@@ -14,7 +14,7 @@ from bert_jax.configs import base
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
-from bert_jax.loading import start as start_lib
+from bert_jax.loading import new_run
 from tests import fake_hub
 from tests.commands import run_well, write_text
 from tests.models import VOCAB, change_json
@@ -38,7 +38,7 @@ def values_of(init_from, **changes):
 def test_sizes_vocabulary_and_case_are_those_of_the_model(source):
     directory, _ = source
     values = values_of(directory, model__hidden_dropout_prob=0.3)
-    config = start_lib.complete(values)
+    config = new_run.complete(values)
     found = dataclasses.asdict(config.model)
     assert {name: found[name] for name in SIZES} == SIZES
     assert found["hidden_dropout_prob"] == 0.3  # a setting of training
@@ -52,16 +52,14 @@ def test_the_case_of_the_model_precedes_that_of_the_config_file(source):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (directory / name).unlink(missing_ok=True)
     for lowercase in (True, False):  # the model does not record it
-        config = start_lib.complete(
-            values_of(directory, tokenizer__lowercase=lowercase)
-        )
+        config = new_run.complete(values_of(directory, tokenizer__lowercase=lowercase))
         assert config.tokenizer.lowercase is lowercase
     (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    assert not start_lib.complete(values_of(directory)).tokenizer.lowercase
+    assert not new_run.complete(values_of(directory)).tokenizer.lowercase
 
 
 def test_without_a_model_the_config_is_that_of_the_file():
-    assert start_lib.complete(base.get_config()) == from_config_dict(base.get_config())
+    assert new_run.complete(base.get_config()) == from_config_dict(base.get_config())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +82,7 @@ def test_a_flag_that_contradicts_the_model_is_an_error(source, changes, message)
     directory, _ = source
     given = [key.replace("__", ".") for key in changes]
     with pytest.raises(ConfigError, match=message):
-        start_lib.complete(values_of(directory, **changes), given)
+        new_run.complete(values_of(directory, **changes), given)
 
 
 def test_flags_may_repeat_the_model_and_add_positions_and_tokens(source, tmp_path):
@@ -97,7 +95,7 @@ def test_flags_may_repeat_the_model_and_add_positions_and_tokens(source, tmp_pat
         "tokenizer__vocab_file": str(longer),
     }
     given = [key.replace("__", ".") for key in changes]
-    config = start_lib.complete(values_of(directory, **changes), given)
+    config = new_run.complete(values_of(directory, **changes), given)
     assert config.model.max_position_embeddings == 64
     assert config.tokenizer.vocab_size == len(VOCAB) + 2
 
@@ -116,7 +114,7 @@ def test_an_invalid_config_is_an_error(source, key, value, message):
     with values.ignore_type():
         values[key] = value
     with pytest.raises(ConfigError, match=message):
-        start_lib.complete(values)
+        new_run.complete(values)
 
 
 def test_a_model_without_a_vocabulary_needs_one(source):
@@ -124,23 +122,23 @@ def test_a_model_without_a_vocabulary_needs_one(source):
     for name in ("SHA256SUMS", "tokenizer.json", "vocab.txt"):
         (directory / name).unlink(missing_ok=True)
     with pytest.raises(ConfigError, match="has no tokenizer; copy its vocab.txt there"):
-        start_lib.complete(values_of(directory))
+        new_run.complete(values_of(directory))
 
 
 def test_a_run_that_has_begun_keeps_its_values(source, tmp_path):
     """The model may be gone, or have changed."""
     directory, _ = source
     values, workdir = values_of(directory), str(tmp_path)
-    config = start_lib.complete(values)
+    config = new_run.complete(values)
     workdir_lib.write_config(workdir, config)
     change_json(directory, "config.json", layer_norm_eps=1e-6)
     (directory / "SHA256SUMS").unlink(missing_ok=True)
-    assert start_lib.complete(values).model != config.model
-    assert start_lib.complete(values, (), workdir) == config
+    assert new_run.complete(values).model != config.model
+    assert new_run.complete(values, (), workdir) == config
     shutil.rmtree(directory)
-    assert start_lib.complete(values, (), workdir) == config
+    assert new_run.complete(values, (), workdir) == config
     with pytest.raises(ConfigError, match="does not exist"):
-        start_lib.complete(values_of(f"{directory}2"), (), workdir)
+        new_run.complete(values_of(f"{directory}2"), (), workdir)
 
 
 def test_a_run_that_has_begun_knows_its_model_by_other_spellings(
@@ -149,12 +147,12 @@ def test_a_run_that_has_begun_knows_its_model_by_other_spellings(
     directory, _ = source
     monkeypatch.setenv("HOME", str(directory.parent))
     workdir, spellings = str(tmp_path), [f"{directory}/", f"~/{directory.name}"]
-    config = start_lib.complete(values_of(spellings[0]))
+    config = new_run.complete(values_of(spellings[0]))
     assert config.init_from == str(directory)
     workdir_lib.write_config(workdir, config)
     shutil.rmtree(directory)
     for spelling in spellings:
-        assert start_lib.complete(values_of(spelling), (), workdir) == config
+        assert new_run.complete(values_of(spelling), (), workdir) == config
 
 
 @pytest.fixture
@@ -170,7 +168,7 @@ def hub(source, monkeypatch, tmp_path):
 def test_the_commit_of_a_model_on_the_hub_is_recorded(hub, monkeypatch, tmp_path):
     served, commit = hub
     values, workdir = values_of("owner/bert"), str(tmp_path)
-    config = start_lib.complete(values, ["init_from"])
+    config = new_run.complete(values, ["init_from"])
     assert config.init_from == f"owner/bert@{commit}"
     # A newer commit does not change a run that has begun.
     workdir_lib.write_config(workdir, config)
@@ -179,10 +177,10 @@ def test_the_commit_of_a_model_on_the_hub_is_recorded(hub, monkeypatch, tmp_path
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for name in ("owner/bert", "hf://owner/bert", "owner/bert@main", config.init_from):
         values.init_from = name
-        assert start_lib.complete(values, ["init_from"], workdir) == config
+        assert new_run.complete(values, ["init_from"], workdir) == config
     values.init_from = f"owner/bert@{'0' * 40}"
     with pytest.raises(ConfigError, match="is not a directory, and as a model on the"):
-        start_lib.complete(values, ["init_from"], workdir)
+        new_run.complete(values, ["init_from"], workdir)
 
 
 CONTINUE = ["--config=configs/continue.py", "--config.init_from=owner/bert"]
@@ -215,9 +213,9 @@ def test_only_process_0_prepares_a_corpus(trained, tmp_path, monkeypatch):
     assert config is not None
     monkeypatch.setattr(multihost, "SHARED_SECS", 0)
     monkeypatch.setattr(multihost, "is_first", lambda: False)
-    assert start_lib.find_corpus(config) == corpus.read(config)
+    assert new_run.find_corpus(config) == corpus.read(config)
     directory = tmp_path / "corpus"
     data = dataclasses.replace(config.data, corpus_dir=str(directory))
     with pytest.raises(ConfigError, match="has no manifest.json"):
-        start_lib.find_corpus(dataclasses.replace(config, data=data))
+        new_run.find_corpus(dataclasses.replace(config, data=data))
     assert not directory.exists()

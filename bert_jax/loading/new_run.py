@@ -98,9 +98,9 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     The number of tokens is that of config.tokenizer.vocab_file, if it is given. The
     values of the config are used for what the model does not record.
     """
-    from bert_jax.loading import initialize
+    from bert_jax.loading import init_from
 
-    source = initialize.describe(path)
+    source = init_from.describe(path)
     config = config_lib.build(
         TokenizerConfig, values.get("tokenizer"), "config.tokenizer"
     )
@@ -112,7 +112,7 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     if config.vocab_file:
         tokenizer = tokenizers.load_any_size(config)
     else:
-        tokenizer = initialize.parse_tokenizer(source, config)
+        tokenizer = init_from.parse_tokenizer(source, config)
     return {
         **{f"model.{k}": v for k, v in source.sizes.items() if k in SIZES},
         "tokenizer.kind": config.kind,
@@ -151,17 +151,17 @@ def open_inputs(
         return corpus, branch.open_branch(config, corpus)
     if is_begun or not config.init_from:
         return find_corpus(config), None
-    from bert_jax.loading import initialize
+    from bert_jax.loading import init_from
 
-    source = initialize.open_source(config)
+    source = init_from.open_source(config)
     if corpus_lib.exists(config.data.corpus_dir):
         corpus = find_corpus(config)
-        return corpus, initialize.read(source, config, corpus.tokenizer)
+        return corpus, init_from.read(source, config, corpus.tokenizer)
     if config.tokenizer.vocab_file:
         tokenizer = tokenizers.load(config.tokenizer)
     else:
-        tokenizer = initialize.parse_tokenizer(source, config.tokenizer)
-    weights = initialize.read(source, config, tokenizer)
+        tokenizer = init_from.parse_tokenizer(source, config.tokenizer)
+    weights = init_from.read(source, config, tokenizer)
     return find_corpus(config, tokenizer), weights
 
 

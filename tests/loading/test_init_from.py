@@ -13,7 +13,7 @@ from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import training, wordpiece
-from bert_jax.loading import initialize
+from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
@@ -104,20 +104,20 @@ def test_incomplete_workdir_is_an_error(trained, tmp_path):
     shutil.copytree(trained / "run", workdir)
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    initialize.open_source(continued)
+    init_from.open_source(continued)
     (newest,) = (workdir / "checkpoints/20").glob("state/manifest.ocdbt")
     outside = tmp_path / "outside"
     newest.rename(outside)
     newest.symlink_to(outside)
     with pytest.raises(errors.ConfigError, match="is a link to .*outside"):
-        initialize.open_source(continued)
+        init_from.open_source(continued)
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(errors.ConfigError, match="has no checkpoint yet"):
-        initialize.open_source(continued)
+        init_from.open_source(continued)
     data = dataclasses.replace(config.data, corpus_dir="gone")
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     with pytest.raises(errors.ConfigError, match="at 'gone', which is missing"):
-        initialize.open_source(continued)
+        init_from.open_source(continued)
 
 
 def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
@@ -133,7 +133,7 @@ def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="was not trained on the corpus"):
-        initialize.open_source(continued)
+        init_from.open_source(continued)
 
 
 def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
@@ -143,8 +143,8 @@ def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="checkpoints/20 is corrupt") as e:
-        source = initialize.open_source(continued)
-        initialize.read(source, continued, corpus.read(config).tokenizer)
+        source = init_from.open_source(continued)
+        init_from.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)
 
 
@@ -153,7 +153,7 @@ def extend(directory, *tokens):
     vocab = (*VOCAB, *tokens)
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
-    return initialize.read(initialize.open_source(config), config, tokenizer)
+    return init_from.read(init_from.open_source(config), config, tokenizer)
 
 
 def test_new_token_is_the_mean_of_its_pieces(source):
@@ -202,7 +202,7 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
     (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
     config = make_config(init_from=str(directory))
     tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
-    weights = initialize.read(initialize.open_source(config), config, tokenizer)
+    weights = init_from.read(init_from.open_source(config), config, tokenizer)
     assert_same(weights.arrays, expected)
     assert weights.notes == ()
 
@@ -228,7 +228,7 @@ def test_vocabulary_of_another_kind_is_rejected(source):
         [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
     )
     with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):
-        initialize.read(initialize.open_source(config), config, other)
+        init_from.read(init_from.open_source(config), config, other)
 
 
 def test_unused_tokens_may_be_replaced(source):
@@ -237,8 +237,8 @@ def test_unused_tokens_may_be_replaced(source):
     keep_only_vocab_txt(directory, unused)
     ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
     config = make_config(init_from=str(directory))
-    weights = initialize.read(
-        initialize.open_source(config), config, wordpiece.WordPiece(ours, True)
+    weights = init_from.read(
+        init_from.open_source(config), config, wordpiece.WordPiece(ours, True)
     )
     rows, before = (
         weights.arrays["bert.embeddings.word"],
@@ -287,6 +287,6 @@ def test_vocabulary_that_does_not_extend_the_sources_is_rejected(source, vocab):
         errors.ConfigError,
         match=r"nor the beginning of it: token \d+ is 'w\d+' in the model and",
     ):
-        initialize.read(
-            initialize.open_source(config), config, wordpiece.WordPiece(vocab, True)
+        init_from.read(
+            init_from.open_source(config), config, wordpiece.WordPiece(vocab, True)
         )
