@@ -116,7 +116,7 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, flags.IllegalFlagValueError):
         # "flag --workers=0: 0 is not a positive integer"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
-        return f"{argument} is invalid: {reason}"
+        return f"{argument} is invalid: {_expected(argument) or reason}"
     if isinstance(error, flags.UnrecognizedFlagError):
         own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
         return overrides.unknown_flag(error.flagname, own, _config)
@@ -310,6 +310,15 @@ def _as_flag(argument: str) -> str:
         if "config" in flags.FLAGS and _find(argument.partition(":")[0]):
             return f"write --config={argument}"
     return "write --NAME=VALUE; see --help"
+
+
+def _expected(argument: str) -> str:
+    """Returns why the value of --NAME=VALUE is invalid, or ""."""
+    if reason := overrides.expected(argument, _config):
+        return reason
+    parser = flags.FLAGS[argument.partition("=")[0].lstrip("-")].parser
+    syntax = parser.syntactic_help or {"bool": "true or false"}.get(parser.flag_type())
+    return f"it must be {syntax}" if syntax else ""
 
 
 def _help(doc: str) -> str:

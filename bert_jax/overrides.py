@@ -118,3 +118,19 @@ def _as_tuple(text: str) -> str:
         if not text.startswith(("(", "[")):
             return repr(tuple(item for item in text.split(",") if item))
     return text
+
+
+def expected(argument: str, config: ml_collections.ConfigDict | None) -> str:
+    """Returns why the value of --config.KEY=VALUE is invalid; "" for other flags."""
+    match = _FLAG.match(argument)
+    if not match:
+        return ""
+    value = values_of(config).get(match[1])
+    if isinstance(value, ml_collections.ConfigDict):
+        key = f"--config.{match[1]}.{next(iter(value))}"
+        return f"it is a section; set its keys, for example {key}"
+    if isinstance(value, tuple):
+        return "it must be a list, for example A,B or \"('A', 'B')\""
+    if isinstance(value, bool):
+        return "it must be True or False"
+    return f"it must be of type {type(value).__name__}"

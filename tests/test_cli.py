@@ -44,7 +44,7 @@ from tests.commands import run, run_code, run_well, start
         (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
         (
             ["--config=configs/tiny.py", "--config.guard=5"],
-            "--config.guard=5 is invalid: Failed to parse",
+            "for example --config.guard.max_bad_steps",
         ),
         (["--config"], "Missing value for flag --config; write --config=VALUE, see"),
         (
@@ -63,7 +63,7 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 def test_a_flag_of_a_command_with_an_invalid_value_is_one_line():
     result = run("bert_jax.prepare", "--workers=0")
     assert (result.returncode, result.stdout) == (2, "")
-    error = "--workers=0 is invalid: 0 is not"
+    error = "--workers=0 is invalid: it must be a positive integer"
     assert error in result.stderr and result.stderr.count("\n") == 1
 
 

@@ -88,3 +88,17 @@ def test_numbers_and_other_types_are_left_as_they_are():
     ]
     found = overrides.with_tuples(arguments, tiny.get_config())
     assert found == [*arguments[:2], "--config.trackers=('wandb',)"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("--config.seed=abc", "it must be of type int"),
+        ("--config.data.stream=perhaps", "it must be True or False"),
+        ("--config.data.sources=('a", "it must be a list, for example A,B or"),
+        ("--workers=0", ""),
+    ],
+)
+def test_an_invalid_value_is_answered_with_the_type(argument, reason):
+    assert reason in (found := overrides.expected(argument, tiny.get_config()))
+    assert bool(found) == bool(reason)
