@@ -181,6 +181,13 @@ NOTICE = (
 )
 
 
+def test_private_names_of_jax_exist():
+    """Checks the private names that devices.py uses, which a new JAX may move."""
+    num_chips, _ = devices.hardware_utils.num_available_tpu_chips_and_device_id()
+    assert num_chips == 0
+    assert devices._is_installed("jax") and not devices._is_installed("jax_nonesuch.x")
+
+
 @pytest.mark.slow
 def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(trained, monkeypatch):
     monkeypatch.delitem(ENV, "JAX_PLATFORMS")

@@ -26,6 +26,7 @@ from tests.models import (
     VOCAB,
     assert_same,
     change_json,
+    change_tensors,
     keep_only_vocab_txt,
     tensors_of,
 )
@@ -156,6 +157,20 @@ def test_encoder_is_read_from_a_workdir(trained):
     assert_same(found.arrays, of_the_encoder(parameters.by_name(run.params)))
     assert found.tokenizer == run.corpus.tokenizer
     assert found.config == run.config.model
+
+
+def test_padding_of_the_token_table_is_dropped(source):
+    directory, arrays = source
+    table = arrays["bert.embeddings.word"]
+    padded = np.concatenate([table, np.ones((31, 32), np.float32)])
+    change_tensors(
+        directory,
+        bert__embeddings__word_embeddings__weight=padded,
+        cls__predictions__bias=np.zeros(128, np.float32),
+    )
+    change_json(directory, "config.json", vocab_size=128)
+    found = model_lib.read_encoder(str(directory)).arrays["bert.embeddings.word"]
+    np.testing.assert_array_equal(found, table)
 
 
 def test_first_layers_equal_those_of_the_full_encoder(source):

@@ -327,6 +327,26 @@ def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
     assert_dropped(found, whole, 0.25)
 
 
+@pytest.mark.slow
+def test_pretraining_heads_have_no_dropout():
+    """With dropout on, the logits are a function of the last states."""
+    config = with_dropout(0.25, 0.25)
+    bert = with_random_vectors(build(config))
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    names = ("masked_lm_positions", "next_sentence_positions")
+    key = key_of(3)
+    *_, last_BQD = bert.bert.states(
+        batch,
+        positions_BQ=jnp.concatenate([batch[name] for name in names], axis=1),
+        dropout_key=key,
+        dtype=F32,
+    )
+    masked_lm, next_sentence = bert(batch, dropout_key=key, dtype=F32)
+    np.testing.assert_array_equal(masked_lm, bert.masked_lm(last_BQD[:, :-1]))
+    pooled_BKD = jnp.tanh(bert.bert.pooler(last_BQD[:, -1:]))
+    np.testing.assert_array_equal(next_sentence, bert.next_sentence(pooled_BKD))
+
+
 def test_gradient_is_determined_by_the_dropout_key():
     config = with_dropout(0.25, 0.25, model__num_hidden_layers=1)
     graphdef, params = nnx.split(build(config))

@@ -136,6 +136,36 @@ def test_a_hundred_steps_equal_numpy(name, gradient_size):
     assert_near(params, expected, 1e-6)
 
 
+@pytest.mark.parametrize("name", ["adamw", "adamw_bert"])
+def test_a_hundred_steps_against_torch(name):
+    """AdamW of PyTorch equals `adamw`, and differs from `adamw_bert`."""
+    torch = pytest.importorskip("torch")
+    params = {
+        key: torch.nn.Parameter(torch.tensor(value, dtype=torch.float64))
+        for key, value in start().items()
+    }
+    groups = [
+        {"params": [params["kernel"], params["word"]], "weight_decay": DECAY},
+        {"params": [params["bias"], params["scale"]], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=0.0, betas=(BETA1, BETA2), eps=EPSILON)
+    for step, grads in enumerate(gradients(1.0)):
+        for key, value in grads.items():
+            params[key].grad = torch.tensor(value, dtype=torch.float64)
+        torch.nn.utils.clip_grad_norm_(params.values(), CLIP)
+        for group in adamw.param_groups:
+            group["lr"] = linear(step)
+        adamw.step()
+    found, _ = train(run_config(name=name), 1.0)
+    expected = {key: value.detach().numpy() for key, value in params.items()}
+    if name == "adamw":
+        # PyTorch adds 1e-6 to the norm that it clips by.
+        assert_near(found, expected, 1e-5)
+    else:
+        with pytest.raises(AssertionError):
+            assert_near(found, expected, 1e-3)
+
+
 @pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
 def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
     params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 1.0)

@@ -28,6 +28,7 @@ from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
+from tests import fake_hub
 from tests.conftest import slow
 from tests.corpora import (
     WORDS,
@@ -266,6 +267,34 @@ def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch)
     assert 0 < len(left) < len(parts) and left == parts[-len(left) :]
     assert len(finished) == num_groups // 2
     assert files(config.data.corpus_dir) == files(straight.data.corpus_dir)
+
+
+@pytest.mark.slow
+def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
+    source, tmp_path, monkeypatch, capsys
+):
+    config, documents = source
+    content = one_parquet_file(documents, 10)
+    with fake_hub.Hub() as hub:
+        hub.use(monkeypatch)
+        repository = hub.add("datasets/owner/name", {"train.parquet": content})
+        commit = repository.refs["main"]
+        config = changed(config, "data", sources=("hf:owner/name",))
+        assert killed_at(monkeypatch, config, 7)
+        repository.commit({"train.parquet": one_parquet_file(documents[:50], 10)})
+        build.prepare(config, 1)
+        assert f"resuming with {commit}" in capsys.readouterr().out
+    manifest = json.loads(
+        open(os.path.join(config.data.corpus_dir, "manifest.json")).read()
+    )
+    assert manifest["hub_commits"] == {"hf:owner/name": commit}
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot/train.parquet").write_bytes(content)
+    local = elsewhere(config, "local")
+    local = changed(local, "data", sources=(f"hf:{tmp_path}/snapshot",))
+    build.prepare(local, 1)
+    assert shards_of(local) == shards_of(config)
+    assert fake_hub.TOKEN not in str(files(config.data.corpus_dir))
 
 
 def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
