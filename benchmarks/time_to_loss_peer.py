@@ -85,4 +85,5 @@ def read_arrays(directory: Path, config: ExperimentConfig) -> dict[str, np.ndarr
     """Returns weights in the format of transformers by our names."""
     with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
         names = init_from.parameter_shapes(config)
-    return huggingface_read.open_source(directory, names).read()
+    source = huggingface_read.open_source(directory)
+    return source.read(names.keys() & source.names.keys())

@@ -61,6 +61,7 @@ def test_probes_change_no_bit_of_a_run(trained, probed):
 def test_evaluate_reports_the_probes_of_the_run(probed):
     workdir, specs = probed
     found = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))
+    assert [*results(workdir)] == [10, 20]
     expected = results(workdir)[20]
     assert [found[name] for name in NAMES] == pytest.approx(expected, abs=1e-3)
     arguments = [f"--workdir={workdir}", f"--probes={specs[1]}"]

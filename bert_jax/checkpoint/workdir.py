@@ -93,6 +93,11 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     if not storage.exists(path):
         return None
     values: Any = small_files.read_json(path, "restore it, or use another --workdir")
+    if "architectures" in values:
+        raise ConfigError(
+            f"{workdir} is the directory of a model, not a workdir of train; give the"
+            " workdir of its run"
+        )
     try:
         return config_lib.from_saved(values)
     except ConfigError as error:

@@ -101,8 +101,9 @@ def _processes_in_environment() -> dict[str, Any]:
     if not match or int(match[3]) >= int(match[2]):
         raise ConfigError(
             f"{', '.join(ENVIRONMENT)} in the environment are"
-            f" {', '.join(map(repr, values))}; they must be HOST:PORT of process 0, a"
-            " number and a smaller one, or all be unset"
+            f" {', '.join(map(repr, values))}; they must be HOST:PORT of process 0,"
+            " the number of processes, and the index of this one, from 0; or all be"
+            " unset"
         )
     return {
         "coordinator_address": match[1],

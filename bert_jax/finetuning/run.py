@@ -7,7 +7,6 @@ is complete, result.json.
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,8 +151,8 @@ class _Run:
         }
         monitor.open_trackers(config.trackers, workdir, described)
         # Process 0 reads it after `open_log` dropped the lines of later steps.
-        self.history: list[dict[str, float]] = json.loads(
-            multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
+        self.history: list[dict[str, float]] = multihost.agree(
+            f"{workdir}: history", lambda: _read_history(workdir)
         )
 
     def _restore(self, learning_rate: float, seed: int) -> tuple[int, TrainState]:
@@ -290,7 +289,7 @@ def _format_steps(line: dict[str, float]) -> str:
     return text
 
 
-def _drop_after(directory: str, step: int) -> str:
+def _drop_after(directory: str, step: int) -> None:
     """Removes the best parameters of steps after the one that the run resumes from.
 
     There are some if the newest checkpoint was corrupt.
@@ -298,15 +297,14 @@ def _drop_after(directory: str, step: int) -> str:
     for later in integrity.steps(directory):
         if later > step:
             shutil.rmtree(integrity.directory_of(directory, later))
-    return ""
 
 
-def _read_history(workdir: str) -> str:
-    """Returns the evaluations of the dev set in metrics.jsonl, as JSON."""
+def _read_history(workdir: str) -> list[dict[str, float]]:
+    """Returns the evaluations of the dev set in metrics.jsonl."""
     history = []
     for line in writer.read(workdir):
         names = [name for name in line if name.startswith("dev_")]
         dev = {name.removeprefix("dev_"): line[name] for name in names}
         if dev:
             history.append({"step": line["step"], **dev})
-    return json.dumps(history)
+    return history

@@ -64,14 +64,15 @@ class Table:
             )
         if name in self.columns:
             return self.columns[name]
-        hint = ""
-        if close := difflib.get_close_matches(name, self.columns, n=1):
-            hint = f"; the nearest is {close[0]!r}"
-        elif key and self.spec.startswith(("csv:", "tsv:")):
+        hint, close = "", difflib.get_close_matches(name, self.columns, n=1)
+        is_separated = self.spec.startswith(("csv:", "tsv:"))
+        if key and is_separated and (not close or len(self.columns) == 1):
             hint = (
                 "; if the first line is data, name the columns in config.data.header;"
                 " tsv: is for tabs between columns, and csv: for commas"
             )
+        elif close:
+            hint = f"; the nearest is {close[0]!r}"
         given = f"{key}={name!r}: " if key else ""
         raise ConfigError(
             f"{given}{self.spec} has no column {name!r}; its columns are"
@@ -306,7 +307,7 @@ def _class_finder(names: Sequence[str], key: str) -> Callable[[str, str], int]:
     """Returns a function that maps a label and its place to the number of its class."""
     numbers, or_numbers = {name: i for i, name in enumerate(names)}, ""
     # If any name is a number, numbers in the data are names rather than indices.
-    if not any(map(_is_number, names)):
+    if names and not any(map(_is_number, names)):
         numbers = {str(i): i for i in range(len(names))} | numbers
         or_numbers = f", or 0 to {len(names) - 1}"
 

@@ -23,13 +23,14 @@ from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.loading.source import some
+from bert_jax.loading.new_run import SIZES
+from bert_jax.loading.source import WORD, some
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
 from bert_jax.training.step import TrainState
 
-WORD, POSITION = "bert.embeddings.word", "bert.embeddings.position"
+POSITION = "bert.embeddings.position"
 BY_TOKEN = {WORD, "decoder_bias"}  # tables with a row for each token
 
 
@@ -84,11 +85,36 @@ def open_source(config: ExperimentConfig) -> Source:
     given = f"config.init_from={config.init_from!r}"
     path = source_lib.model_path(config.init_from, "config.init_from")
     source = source_lib.open_source(path, given)
+    _check_sizes(source, config)
     wanted = parameter_shapes(config)
-    num_positions = source.sizes["max_position_embeddings"]  # the run may have more
+    num_positions = source.sizes["max_position_embeddings"]
+    if num_positions > wanted[POSITION][0]:
+        raise ConfigError(
+            f"config.model.max_position_embeddings={wanted[POSITION][0]}, but"
+            f" {source.directory} has {num_positions}; set the key to"
+            f" {num_positions} or more"
+        )
     wanted[POSITION] = (num_positions, *wanted[POSITION][1:])
     source_lib.check_tensors(source, wanted, source_lib.HEADS, BY_TOKEN)
     return source
+
+
+def _check_sizes(source: Source, config: ExperimentConfig) -> None:
+    """Compares a model with the config, which another model may have completed."""
+    ours = dataclasses.asdict(config.model)
+    wrong = [
+        f"config.model.{key}={ours[key]!r} (the model has {source.sizes[key]!r})"
+        for key in sorted((SIZES & source.sizes.keys()) - {"max_position_embeddings"})
+        if source.sizes[key] != ours[key]
+    ]
+    if wrong:
+        raise ConfigError(f"{', '.join(wrong)}: use the values of {source.directory}")
+    lowercase = source.tokenizer.lowercase if source.tokenizer else None
+    if lowercase not in (None, config.tokenizer.lowercase):
+        raise ConfigError(
+            f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"
+            f" {source.directory} has {lowercase}; set the key to {lowercase}"
+        )
 
 
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
@@ -144,7 +170,7 @@ def _match(
       V arrays of ids, or None if all rows are used unchanged and in order; and a line
       for each kind of new or dropped row.
     """
-    num_embeddings = source.shapes["bert.embeddings.word"][0]
+    num_embeddings = source.shapes[WORD][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
     num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
     opened = source.tokenizer

@@ -37,7 +37,8 @@ def complete(
     """Builds the config of a run from the values of its config file and flags.
 
     A model of the Hugging Face Hub is downloaded, and config.init_from names its
-    commit. A run that has begun keeps its values, and needs the model no more.
+    commit. A run whose config is written keeps its values; one with a checkpoint
+    needs the model no more.
 
     Args:
       given: the keys that flags set, such as "model.hidden_size".

@@ -20,7 +20,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.interop.huggingface_write import WEIGHTS
@@ -29,6 +29,7 @@ from bert_jax.model import parameters
 
 # Prefixes of the parameters of pretraining heads, which a model may lack.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
+WORD = "bert.embeddings.word"
 _MODELS = (
     "a directory of python -m bert_jax.export or of a Hugging Face BERT, its name on"
     " the Hub, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
@@ -262,6 +263,14 @@ def check_tensors(
         raise ConfigError(
             f"{source.directory} does not match the config in {len(wrong)} tensor(s):"
             f" {some(wrong)}"
+        )
+    vocab_size, num_rows = source.sizes.get("vocab_size"), source.shapes[WORD][0]
+    # A table may be padded, for example to a multiple of 64.
+    is_within = type(vocab_size) is int and 0 < vocab_size <= num_rows
+    if vocab_size is not None and not is_within:
+        raise CorruptError(
+            f"{source.directory} has vocab_size={vocab_size!r}, but its table has"
+            f" {num_rows} rows; download it again"
         )
 
 

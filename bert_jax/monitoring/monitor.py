@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import jax
 import numpy as np
 
-from bert_jax import BEGAN, clock
+import bert_jax
+from bert_jax import clock
 from bert_jax.distributed import multihost
 from bert_jax.distributed.stopping import Watchdog
 from bert_jax.errors import StorageError
@@ -34,7 +35,7 @@ class Monitor:
         self._watchdog = Watchdog()
         # Seconds of each stage before the first step; None if they are not printed.
         self._stages: dict[str, float] | None = {} if prints_start else None
-        self._marked = BEGAN
+        self._marked = bert_jax.BEGAN
         self._mark("import")
         self._goodput: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}

@@ -23,6 +23,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax import cli
+from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
 from bert_jax.preflight import check
@@ -34,13 +35,21 @@ TIME = {"hours": 3600.0, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
 def main() -> None:
     config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     if _DEVICES.value is not None:
+        if _TOPOLOGY.value is not None:
+            raise ConfigError(
+                "--devices and --topology are mutually exclusive; give one"
+            )
         print(check.check_devices(config, _DEVICES.value, _SLICES.value))
         return
     if _SLICES.value > 1:
         raise ConfigError(
             "--slices requires --devices; see also --topology=2*v5e:16x16"
         )
-    assert _TOPOLOGY.value is not None  # because there are no --devices
+    if _TOPOLOGY.value is None:
+        raise ConfigError(
+            f"--topology is missing; give {chips.LOCAL}, or a slice such as"
+            f" {', '.join(chips.EXAMPLES.values())}, or v5litepod-64"
+        )
     report = {"arguments": cli.config_arguments()} | check.preflight(
         config, _TOPOLOGY.value, _PRICE.value, _SEARCH.value
     )
@@ -179,7 +188,6 @@ if __name__ == "__main__":
     _DEVICES = flags.DEFINE_integer(
         "devices", None, "number of devices: check only the division", lower_bound=1
     )
-    flags.mark_flags_as_mutual_exclusive(["devices", "topology"], required=True)
     _SLICES = flags.DEFINE_integer(
         "slices", 1, "number of TPU slices that contain --devices", lower_bound=1
     )

@@ -155,6 +155,8 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
         try:
             file = stat(path)
         except OSError:
+            if is_remote(path):
+                raise
             return None
         return file if file.is_file else None
 
@@ -313,7 +315,7 @@ def move_directory(path: str, target: str) -> None:
     system = file_system(path)
     for name in files(path):
         urls = f"{path}/{name}", f"{target}/{name}"
-        with_retries(functools.partial(system.cp_file, *urls), path)
+        with_retries(functools.partial(system.cp_file, *urls), urls[0])
     remove_directory(path)
 
 

@@ -115,7 +115,8 @@ def _parse_url(given_as: str, path: str, scheme: str, slashes: str, rest: str) -
     if len(slashes) > 2 or not bucket or {"", ".", ".."}.intersection(parts):
         raise ConfigError(
             f"{given_as}={path!r} is not of the form {scheme}://BUCKET/DIRECTORY,"
-            " without //, . and .. in the directory"
+            f" without //, . and .. in the directory, nor a local path without"
+            f" {scheme}://"
         )
     scheme = scheme.lower()
     url = "/".join([f"{_ALIASES.get(scheme, scheme)}://{bucket}", *parts])

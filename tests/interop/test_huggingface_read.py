@@ -183,6 +183,11 @@ def tokenizer_json(**model):
     return harm
 
 
+def fewer_positions(directory):
+    tensor(POSITION, lambda x: np.concatenate([x[POSITION]] * 2))(directory)
+    config(max_position_embeddings=64)(directory)
+
+
 def lead_outside_by_link(directory):
     outside = directory.parent / "outside"
     shutil.move(directory / "model.safetensors", outside)
@@ -229,6 +234,18 @@ def leave_a_pickle(directory):
         (
             tensor("bert.pooler.dense.weight", lambda _: np.eye(32, dtype="i1")),
             "pooler.dense.weight' as I8; save it as one of F64, F32",
+        ),
+        (fewer_positions, "max_position_embeddings=32, but .* has 64; set the key to"),
+        (config(vocab_size=10**9), "vocab_size=1000000000, but its table has 97"),
+        (config(vocab_size="x"), "vocab_size='x', but its table has 97"),
+        (
+            config(hidden_size=10**9),
+            r"config.model.hidden_size=32 \(the model has 1000000000\)",
+        ),
+        (
+            write("config.json", '{"model_type": "bert"}'),
+            r"hidden_act='gelu_new' \(the model has 'gelu'\), .*"
+            r"hidden_size=32 \(the model has 768\)",
         ),
         (
             config(max_position_embeddings=-5),

@@ -1,7 +1,7 @@
 """WNUT 2017: tag rare and emerging names in posts and comments.
 
 Uses the files of github.com/leondz/emerging_entities_17. The numbers are those of
-conll.py and were not tuned for this task.
+configs/finetune/conll.py and were not tuned for this task.
 """
 
 import ml_collections

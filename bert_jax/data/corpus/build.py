@@ -229,6 +229,8 @@ def find_corpus(
     """Opens the corpus; `prepare` makes it first if it does not exist and is small."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.open_existing(config)
+    if config.data.stream:
+        index.check(config.data.sources)
     if not is_small(sources.find(config.data.sources)):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"

@@ -21,7 +21,7 @@ VALIDATION_BYTES = 2**27
 # writer two.
 MAX_SHARD_BYTES = 2**28
 
-# A document of a documents. A key is stored as two numbers, its halves read as
+# A document. A key is stored as two numbers, its halves read as
 # big-endian, so that keys are ordered as bytes. The numbers have native byte order,
 # because np.concatenate returns that order in any case.
 RECORD = np.dtype(

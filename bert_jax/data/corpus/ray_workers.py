@@ -105,6 +105,11 @@ def _result(task: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ConfigError | StorageError | OSError):
             raise error.cause from None
+        if isinstance(error.cause, ImportError):
+            raise ConfigError(
+                f"a node of the cluster lacks a package ({error.cause}); install"
+                " requirements.txt and requirements-ray.txt on all nodes"
+            ) from None
         raise
     except ray.exceptions.RayError as error:  # of each of the MAX_RETRIES
         raise ConfigError(

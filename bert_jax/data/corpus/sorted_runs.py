@@ -111,13 +111,18 @@ def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
     int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
     before each range; the last row has those of the whole run.
     """
-    counts = np.ones((len(records), 4), np.int64)
-    counts[:, 1], counts[:, 2] = records["num_sentences"], records["num_tokens"]
-    counts[:, 3] = records["copy"] > 0
-    before = np.zeros((len(records) + 1, 4), np.int64)
-    np.cumsum(counts, axis=0, out=before[1:])
     inner = np.searchsorted(keyed.key_numbers(records), inner_edges)
-    return before[np.concatenate([[0], inner, [len(records)]])]
+    rows = np.concatenate([[0], inner, [len(records)]])
+    columns = [rows]
+    for counts in (
+        records["num_sentences"],
+        records["num_tokens"],
+        records["copy"] > 0,
+    ):
+        before = np.zeros(len(records) + 1, np.int64)
+        np.cumsum(counts, dtype=np.int64, out=before[1:])
+        columns.append(before[rows])
+    return np.stack(columns, axis=1)
 
 
 class RunWriter:

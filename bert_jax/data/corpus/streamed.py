@@ -153,9 +153,12 @@ class TextStream:
             if i not in on_hub
             for file in sources.find((spec,))[0].files
         }
+        paths, paths_now = ({path for _, path, _ in files} for files in (indexed, now))
         for _, path, _ in sorted(indexed ^ now):
+            change = "changed" if path in paths else "added"
+            change = change if path in paths_now else "removed"
             raise ConfigError(
-                f"{path} was added, changed or removed after its text was indexed in"
+                f"{path} was {change} after its text was indexed in"
                 f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
                 " or set config.data.corpus_dir to a new directory for a new index"
             )

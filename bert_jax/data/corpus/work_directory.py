@@ -130,6 +130,7 @@ def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     with contextlib.suppress(OSError, ConfigError, StorageError):
         if scratch != unfinished and _is_own(scratch, corpus_dir):
             shutil.rmtree(scratch)
+    with contextlib.suppress(OSError, StorageError):
         if not os.path.islink(unfinished):
             storage.remove_directory(unfinished)
 

@@ -222,8 +222,10 @@ def check_enough(
     kept = counts["read"] - counts["empty"]
     train = [sizes[name] for name in sizes if name.startswith("train")]
     num_train = sum(num_documents - num_copies for num_documents, num_copies in train)
-    # A random next sentence comes from another document of the same shard.
-    needed = 2 if data.next_sentence else 1
+    needed, reason = 1, ""
+    if data.next_sentence:
+        needed = 2
+        reason = ", because a random next sentence comes from another document"
     poor = data.num_shards - sum(size >= needed for size, _ in train)
     held_out = sum(sizes[n][0] for n in sizes if n.startswith("validation"))
     # google-research/bert#125: if a blank line follows every sentence, each one is a
@@ -239,15 +241,15 @@ def check_enough(
     if num_train < needed:
         raise ConfigError(
             f"config.data.sources ({specs}) contain {num_train} training document(s),"
-            f" but at least {needed} are needed; separate documents by blank lines or"
-            " headings, put each into its own file and write files:GLOB, or set"
-            " config.data.next_sentence=False"
+            f" but at least {needed} are needed{reason}; separate documents by blank"
+            " lines or headings, or put each into its own file and write files:GLOB"
+            f"{', or set config.data.next_sentence=False' if reason else ''}"
         )
     if poor:
         most = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
         raise ConfigError(
             f"config.data.num_shards={data.num_shards} leaves {poor} shard(s) with"
-            f" fewer than {needed} document(s), of {num_train} to train on; set"
+            f" fewer than {needed} of the {num_train} training document(s){reason}; set"
             f" config.data.num_shards={most} and config.data.num_streams="
             f"{math.gcd(most, data.num_streams)}"
         )

@@ -16,7 +16,6 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from pydoc_data import topics
 
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import sentences
@@ -54,6 +53,8 @@ def _all_documents() -> list[tuple[str, list[str]]]:
 
 def documents() -> Iterator[tuple[str, list[str]]]:
     """Yields (name, sentences) for every help topic and every module with prose."""
+    from pydoc_data import topics
+
     for topic, text in topics.topics.items():
         yield f"topic {topic}", _prose(text)
     roots = [Path(sysconfig.get_path("stdlib"))]

@@ -228,7 +228,9 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
             if is_truncated
             else f"is corrupt, or not compressed as its name says ({error})"
         )
-        raise ConfigError(f"{path} {problem}; copy the file again") from None
+        raise ConfigError(
+            f"{path} {problem}; copy the file again, or correct its name"
+        ) from None
 
 
 def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
@@ -282,6 +284,8 @@ def _describe(text: str, where: str) -> str:
         path = where.partition(":")[0]
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
         advice = f"it looks like {encoding}; {conversion(path, encoding)}"
+    elif byte >= 0xC2 and len(after) < 3:
+        advice = "the last character is truncated; complete it"
     return (
         f"{where} is not UTF-8 (0x{byte:02x} at byte {start + 1} of the line); {advice}"
     )

@@ -6,6 +6,7 @@ corpus/encoding.py cleans the documents and splits them into sentences.
 """
 
 import collections
+import os
 from collections.abc import Iterator, Sequence
 
 from bert_jax.config import DataConfig
@@ -32,7 +33,10 @@ def parse(spec: str) -> DatasetSource | FileSource:
     if kind is None or not colon or bool(argument) == kind.form.endswith(":"):
         forms = ", ".join(each.form for each in KINDS.values())
         is_path = spec and not colon and not kind
-        hint = f"; for files, write text:{spec}, and hf:{spec} for a dataset of the Hub"
+        pattern = f"{spec.rstrip('/')}/**/*.txt" if os.path.isdir(spec) else spec
+        hint = (
+            f"; for files, write text:{pattern}, and hf:{spec} for a dataset of the Hub"
+        )
         raise ConfigError(
             f"config.data.sources has {spec!r}; a source is one of {forms}"
             f"{hint if is_path else ''}"

@@ -151,10 +151,14 @@ def prepare(builder: Any, key: str) -> None:
         builder.download_and_prepare()
     except Exception as error:  # from code of the dataset, the network or the disk
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Either the built-in ConnectionError or the one of requests.
+        if type(error).__name__ == "ConnectionError":
+            reason += (
+                "; without a network, use local files, or copy"
+                f" {builder.data_path} from a machine that has prepared it"
+            )
         raise ConfigError(
-            f"{key}: TensorFlow Datasets cannot prepare {_name(builder)!r}: {reason};"
-            f" without a network, use local files, or copy {builder.data_path} from a"
-            " machine that has prepared it"
+            f"{key}: TensorFlow Datasets cannot prepare {_name(builder)!r}: {reason}"
         ) from error
 
 

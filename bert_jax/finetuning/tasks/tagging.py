@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import itertools
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -293,12 +294,7 @@ def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
         return number - 1
 
     word = index("words", words, 1)
-    offsets = {
-        int(columns[0]) - i if columns[0].isdecimal() else None
-        for sentence in sentences
-        for i, (_, columns) in enumerate(sentence)
-    }
-    if offsets in ({0}, {1}) and num_columns > 1 and not words.isdigit():
+    if num_columns > 1 and not words.isdigit() and _counts_words(sentences):
         raise ConfigError(
             f"{path} counts the words of each sentence in its first column; set"
             " config.task.words to the number of the column of words, as in"
@@ -316,6 +312,18 @@ def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
     return Sentences(path, found, all_tags)
 
 
+def _counts_words(sentences: list[list[tuple[int, list[str]]]]) -> bool:
+    """Returns whether the first column counts from 0 or 1 in every sentence."""
+    return any(
+        all(
+            columns[0] == str(i)
+            for sentence in sentences
+            for i, (_, columns) in enumerate(sentence, start)
+        )
+        for start in (0, 1)
+    )
+
+
 def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
     """Returns the line number and the columns of each word of each sentence."""
     rows: list[tuple[int, list[str]]] = []  # a blank line has one empty column
@@ -325,7 +333,7 @@ def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
         columns = re.split("\t" if "\t" in stripped else " +", stripped)
         if columns[0] != DOCUMENT:
             rows.append((number, columns))
-    num_columns = next((len(x) for _, x in rows if x[0] not in ("", "#")), 0)
+    num_columns = statistics.mode([len(x) for _, x in rows if x != [""]] or [0])
     sentences: list[list[tuple[int, list[str]]]] = [[]]
     for number, columns in rows:
         if columns == [""]:
@@ -334,7 +342,7 @@ def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
             sentences[-1].append((number, columns))
         elif sentences[-1] or columns[0] != "#":  # else a comment before a sentence
             raise ConfigError(
-                f"{path}:{number} has {len(columns)} columns, but the first line has"
+                f"{path}:{number} has {len(columns)} columns, but most lines have"
                 f" {num_columns}; give every line the same number"
             )
     return [sentence for sentence in sentences if sentence]

@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax import storage
+from bert_jax.data.batches import visits
 from bert_jax.data.corpus import (
     build,
     corpus,
@@ -250,6 +251,16 @@ def parts_read(monkeypatch, config):
         patch.setattr(Parquet, "read", noted)
         build.prepare(config, 1)
     return parts
+
+
+def test_killed_again_and_again(source, monkeypatch):
+    """Each attempt finishes one more file than the one before."""
+    config, _ = source
+    expected = made(elsewhere(config, "straight"))
+    for _ in range(100):
+        if not killed_at(monkeypatch, config, 4):
+            break
+    assert files(config.data.corpus_dir) == expected
 
 
 def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch):
@@ -554,6 +565,19 @@ BAD_SETTINGS = {
 }
 
 
+@pytest.mark.slow
+def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
+    config = changed(five_files, "data", num_shards=200, num_streams=1)
+    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
+    check_fails(config, r"num_shards=200 leaves \d+ shard")
+    config = changed(config, "data", num_shards=2)
+    os.remove(tmp_path / "0.txt")
+    write_documents(tmp_path / "00.txt", make_documents(5))
+    config = changed(config, "data", sources=[f"text:{tmp_path}/[0-4]*.txt"])
+    assert sum(counts) > 10
+    check_resumes(config, monkeypatch, 1)
+
+
 @pytest.mark.parametrize("name", BAD_SETTINGS)
 def test_an_invalid_setting_is_an_error_before_any_shard_is_written(
     source, monkeypatch, name
@@ -575,6 +599,23 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
             config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
         )
     check_resumes(config, monkeypatch, 0)
+
+
+@pytest.mark.slow
+def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
+    config, documents = source
+    one = places(build.prepare(elsewhere(config, "one"), 1))
+    monkeypatch.setattr(keyed, "VALIDATION_BYTES", 300)
+    found = build.prepare(config, 1)
+    shards = found.shards["validation"]
+    assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
+    (stream,) = visits.make_streams(found, config, "validation", 0, 0)
+    assert [shard for _, shard in stream.shards] == list(shards)
+    several = places(found)
+    assert several.keys() == one.keys()
+    for document, (split, file) in one.items():
+        assert several[document][0] == split
+        assert split == "validation" or several[document][1] == file
 
 
 def test_shards_of_other_settings_are_written_again(source, monkeypatch):

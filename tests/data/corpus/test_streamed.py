@@ -177,15 +177,15 @@ def fails(config, *words, do=build.find_corpus):
 def test_changed_files_are_refused(source, second):
     content = second.read_bytes()
     second.write_bytes(content + b'{"text": "More."}\n')
-    fails(source, "2.jsonl was added, changed or removed", "config.data.corpus_dir=")
+    fails(source, "2.jsonl was changed", "config.data.corpus_dir=")
     second.unlink()
-    fails(source, "2.jsonl was added, changed or removed")
+    fails(source, "2.jsonl was removed")
     # evaluate and export read no training text.
     found = corpus.read(source)
     assert len(found.load(found.shards["validation"][0])[0])
     second.write_bytes(content)
     (second.parent / "4.jsonl").write_bytes(content)
-    fails(source, "4.jsonl was added, changed or removed")
+    fails(source, "4.jsonl was added")
     (second.parent / "4.jsonl").unlink()
     build.find_corpus(source)
 

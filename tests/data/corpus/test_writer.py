@@ -167,8 +167,8 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
     config = one_shard(tmp_path, num_shards=num_shards)
     documents = [["w1 w2", f"w{i}", "w3"] for i in range(count)]
     message = (
-        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 document"
-        rf".*, of {count} to.*num_shards=1 and config.data.num_streams=1"
+        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 of"
+        rf" the {count} training document.*num_shards=1 and config.data.num_streams=1"
     )
     check_fails(config, documents, message)
 

@@ -69,6 +69,18 @@ def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
     assert_same_on_mesh(by_kernel, mesh_shape)
 
 
+@pytest.mark.slow
+def test_rows_are_dropped_independently():
+    q, k, v, _, _ = (x[:1] for x in inputs())
+    q, k, v = (jnp.tile(x, (2, 1, 1)) for x in (q, k, v))
+    ids = jnp.ones((2, T), jnp.int32)
+    rows = row_indices(2)
+    found = by_kernel(q, k, v, ids, Seed(jnp.asarray(SEED), rows))
+    assert not np.array_equal(found[0], found[1])
+    other = by_kernel(q, k, v, ids, Seed(jnp.asarray(SEED + 1), rows))
+    assert not np.array_equal(found, other)
+
+
 @pytest.mark.libtpu
 @pytest.mark.parametrize("head_dim", attention_tpu.HEAD_DIMS)
 def test_the_compiler_of_tpus_accepts_the_kernels(head_dim):
