@@ -51,7 +51,7 @@ from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.training import evaluation
 
 PEERS = {"torch": time_to_loss_torch, "keras": time_to_loss_keras}

@@ -25,7 +25,7 @@ from benchmarks import time_to_loss_peer
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.errors import ConfigError
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from bert_jax.training import optimizer
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import time_to_loss_peer
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 
 NAME = "transformers BertForPreTraining in a PyTorch loop"

@@ -28,8 +28,8 @@ from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
-from bert_jax.loading import run as run_lib
-from bert_jax.loading.run import OpenedRun
+from bert_jax.loading import trained_run as run_lib
+from bert_jax.loading.trained_run import OpenedRun
 from bert_jax.training import evaluation
 
 

@@ -33,8 +33,8 @@ from bert_jax.interop import (
     huggingface_write,
     model_card,
 )
-from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from bert_jax.training import evaluation
 

@@ -26,7 +26,7 @@ from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.progress import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.storage import lease
-from bert_jax.training import compilation, nonfinite, optimizer, overview
+from bert_jax.training import compilation, optimizer, overview, rollbacks
 from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
@@ -61,7 +61,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 compiled.start(phase_of(config, first_step)[0])
             if saved_step:
                 position = checkpoints.position(saved_step, corpus.sha256)
-                position = nonfinite.with_rollback(workdir, saved_step, position)
+                position = rollbacks.with_rollback(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
             elif start:
                 position, state = start.first_state(init, corpus, mesh)
@@ -142,7 +142,7 @@ def train_with_rollbacks(
             return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
             with monitor.activity("rolling back"):
-                first_step, position = nonfinite.roll_back(
+                first_step, position = rollbacks.roll_back(
                     saver.config, saver.workdir, checkpoints, position, error
                 )
         # Restore outside of `except`: the traceback holds the state that diverged.

@@ -13,7 +13,7 @@ from bert_jax import export, storage
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, hub_models, huggingface_write
 from bert_jax.lazy_tensorflow import tf
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from tests.commands import run, run_well
 from tests.conftest import slow

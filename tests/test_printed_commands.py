@@ -18,8 +18,8 @@ from bert_jax.finetuning import config as tasks_config
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from bert_jax.monitoring import summary
-from bert_jax.training import nonfinite
+from bert_jax.monitoring import terminal
+from bert_jax.training import rollbacks
 from tests import one_phase
 from tests.commands import ENV, ROOT, run_well, write_text
 from tests.conftest import slow
@@ -86,7 +86,7 @@ def home(trained, tmp_path):
 
 
 def commands_after_training(workdir):
-    lines = summary.summarize(workdir, 20, 1, [], None, 1).splitlines()[-3:]
+    lines = terminal.summarize(workdir, 20, 1, [], None, 1).splitlines()[-3:]
     return dict(zip(("evaluate", "export", "finetune"), lines, strict=True))
 
 
@@ -120,7 +120,7 @@ def test_a_corrupt_checkpoint_is_replaced_by_the_command_in_the_error(home):
 
 @pytest.mark.slow
 def test_the_rows_of_a_diverged_step_are_shown_by_the_command_in_the_error(home):
-    reason = nonfinite.diagnose({"a": 1.0}, str(home / "run"), 7)
+    reason = rollbacks.diagnose({"a": 1.0}, str(home / "run"), 7)
     assert "step 7 of 20" in run_printed(reason, home)
 
 

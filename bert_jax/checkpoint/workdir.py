@@ -15,7 +15,7 @@ from bert_jax.storage import lease
 
 CONFIG_FILE = "config.json"
 LOCK_FILE = ".lock"
-ROLLBACK_FILE = "rollback.json"  # see training/nonfinite.py
+ROLLBACK_FILE = "rollback.json"  # see training/rollbacks.py
 LEASE_DIRECTORY = "lock"  # in a bucket
 # Never closed: the kernel releases a lock when the process ends, even by SIGKILL.
 _locked: list[IO[str]] = []

@@ -50,7 +50,7 @@ Spec = Annotated[str, KindAndPath()]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Specs of data sets, in the syntax of tables.py, tagging.py or squad.py."""
+    """Specs of data sets; see tables.py, tagging.py and question_data.py."""
 
     train: Spec  # the training set
     # dev sets; the metric of the first one selects the best checkpoint

@@ -28,7 +28,7 @@ import numpy as np
 from bert_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bert_jax.finetuning.tasks.squad import Questions
+    from bert_jax.finetuning.tasks.question_data import Questions
 
 # F1 of a class that occurs in neither predictions nor labels. The type is Any because
 # scikit-learn's stubs declare `zero_division` as str only.

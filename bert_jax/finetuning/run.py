@@ -32,7 +32,7 @@ from bert_jax.model import parameters
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position
-from bert_jax.training import nonfinite
+from bert_jax.training import rollbacks
 from bert_jax.training.step import TrainState
 
 BEST = "best"  # directory of the best parameters, in that of the run
@@ -257,7 +257,7 @@ class _Run:
 
     def _save(self) -> None:
         self._monitor.flush()  # raises if the steps since the last line diverged
-        nonfinite.check_finite(self._step, self._state)
+        rollbacks.check_finite(self._step, self._state)
         self._write(self._checkpoints, self._state)
 
     def _write(self, checkpoints: Checkpoints, state: Any) -> None:

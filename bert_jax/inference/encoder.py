@@ -19,8 +19,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.config.validation import one_of, require
-from bert_jax.data.batches import text_rows
-from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import batches
@@ -197,14 +197,14 @@ class TextEncoder(Model):
                 b_N[i] = len(located)
                 located.append(self._locate(text[1]))
         ids = [text.ids for text in located]
-        tokens = text_rows.join(ids, self.tokenizer, self.max_length)
+        tokens = row_layout.join(ids, self.tokenizer, self.max_length)
         a_N = np.arange(len(texts))
-        rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, self.max_length)
+        rows, num_truncated = row_layout.of_pairs(tokens, a_N, b_N, self.max_length)
         self.num_truncated += num_truncated
         return (
             rows,
-            text_rows.aligned([text.starts for text in located], tokens, 0),
-            text_rows.aligned([text.ends for text in located], tokens, 0),
+            row_layout.aligned([text.starts for text in located], tokens, 0),
+            row_layout.aligned([text.ends for text in located], tokens, 0),
         )
 
     def _check(self, parts: list[Parts], layers: str, pooling: str) -> None:

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.data.batches import text_rows
-from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import batches
@@ -144,9 +144,9 @@ class Scorer:
         Masked rows are sorted by length before they are batched.
         """
         length, text_N = self._max_length, np.arange(len(texts))
-        tokens = text_rows.join(self._encode([*texts]), self._tokenizer, length)
+        tokens = row_layout.join(self._encode([*texts]), self._tokenizer, length)
         no_pair_N = np.full_like(text_N, -1)
-        rows, num_truncated = text_rows.of_pairs(tokens, text_N, no_pair_N, length)
+        rows, num_truncated = row_layout.of_pairs(tokens, text_N, no_pair_N, length)
         lengths_N = rows.pairs_N4[:, 1]
         order_N = np.argsort(lengths_N, kind="stable")
         text_M = np.repeat(order_N, lengths_N[order_N])

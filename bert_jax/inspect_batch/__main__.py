@@ -25,7 +25,7 @@ from bert_jax.inspect_batch import page
 from bert_jax.inspect_batch import rows as rows_lib
 from bert_jax.loading import init_from, new_run
 from bert_jax.phases import Skips
-from bert_jax.training import nonfinite
+from bert_jax.training import rollbacks
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
@@ -39,7 +39,7 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     if not newest:
         return config, ()
     position = Checkpoints(workdir).position(newest)
-    return config, nonfinite.with_rollback(workdir, newest, position).skips
+    return config, rollbacks.with_rollback(workdir, newest, position).skips
 
 
 def as_text(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:

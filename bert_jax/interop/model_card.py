@@ -12,7 +12,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.sources import hub_datasets
 from bert_jax.interop import hub_models
-from bert_jax.monitoring import summary, writer
+from bert_jax.monitoring import terminal, writer
 
 LOAD = {
     "huggingface": """\
@@ -62,8 +62,8 @@ def write(
 ) -> None:
     """Writes README.md into the directory of an export."""
     model, curves = config.model, ""
-    if (directory / summary.CURVES_FILE).exists():
-        curves = f"\n\n![Losses and accuracies over the steps]({summary.CURVES_FILE})"
+    if (directory / terminal.CURVES_FILE).exists():
+        curves = f"\n\n![Losses and accuracies over the steps]({terminal.CURVES_FILE})"
     sections = [
         _front_matter(format_name, config),
         f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
@@ -82,7 +82,7 @@ def plot(
 ) -> None:
     """Plots the curves up to a step into the directory, if metrics.jsonl has any."""
     if lines := _lines(workdir, step):
-        summary.plot_curves(str(directory), lines, unigram_entropy)
+        terminal.plot_curves(str(directory), lines, unigram_entropy)
 
 
 def _lines(workdir: str, step: int) -> list[dict[str, Any]]:

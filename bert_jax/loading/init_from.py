@@ -21,8 +21,8 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source, SourceTokenizer
-from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.loading.new_run import SIZES
 from bert_jax.loading.source import WORD, some
 from bert_jax.model import parameters

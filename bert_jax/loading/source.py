@@ -24,7 +24,7 @@ from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.interop.huggingface_write import WEIGHTS
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 
 # Prefixes of the parameters of pretraining heads, which a model may lack.

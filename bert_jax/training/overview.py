@@ -12,7 +12,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
-from bert_jax.monitoring import progress, summary, throughput, writer
+from bert_jax.monitoring import progress, terminal, throughput, writer
 from bert_jax.training import compilation
 from bert_jax.training.evaluation import HeldOut, unigram_entropy
 from bert_jax.training.step import TrainState, compute_dtype
@@ -100,6 +100,6 @@ def finish(workdir: str, num_steps: int, held_out: HeldOut) -> None:
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
     lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
-    summary.plot_curves(workdir, lines, entropy)
+    terminal.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - BEGAN, multihost.num_processes()
-    print(summary.summarize(workdir, num_steps, seconds, lines, entropy, processes))
+    print(terminal.summarize(workdir, num_steps, seconds, lines, entropy, processes))

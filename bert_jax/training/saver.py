@@ -17,11 +17,11 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.monitoring import summary, writer
+from bert_jax.monitoring import terminal, writer
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS
 from bert_jax.phases import Position, phase_of
-from bert_jax.training import nonfinite
+from bert_jax.training import rollbacks
 from bert_jax.training.budget import Budget
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.step import TrainState
@@ -124,7 +124,7 @@ class Saver:
         with self.monitor.activity("evaluating"), self.budget.timing("evaluation"):
             line = self.held_out.evaluate(state, phase_index)
         self.ranking.add(step, phase_index, line)
-        self.monitor.log(step, line, f"held out: {summary.format_held_out(line)}")
+        self.monitor.log(step, line, f"held out: {terminal.format_held_out(line)}")
         if not self.config.checkpoint.keep_best:
             return False
         return multihost.from_process_0(
@@ -166,7 +166,7 @@ class Saver:
     def save(self, step: int, state: TrainState, position: Position) -> None:
         """Writes the log lines so far, and starts to save a state that is finite."""
         self.monitor.flush()  # raises if the steps since the last line diverged
-        nonfinite.check_finite(step, state)
+        rollbacks.check_finite(step, state)
         with self.budget.timing("save"):
             self.wait()
             with self.monitor.activity("saving"):
@@ -198,7 +198,7 @@ class Saver:
         except DivergedError as error:
             # Otherwise, the time since the last line counts as not running.
             self.monitor.write(error.step, {})
-            reason = nonfinite.diagnose(state().params, self.workdir, error.step)
+            reason = rollbacks.diagnose(state().params, self.workdir, error.step)
             error.args = (f"{error}; {reason}",)
             raise
         except Exception as error:

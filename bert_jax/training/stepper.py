@@ -17,10 +17,10 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
-from bert_jax.monitoring import summary, throughput
+from bert_jax.monitoring import terminal, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
 from bert_jax.phases import Position, Skips, runs_of_batches
-from bert_jax.training import nonfinite
+from bert_jax.training import rollbacks
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.step import Batch, TrainState
 
@@ -114,7 +114,7 @@ class Stepper:
         """Opens the log of the steps after `first_step`; see `Monitor.open_log`."""
         config, monitor = self.config, self.monitor
         records = workdir if multihost.is_first() else None
-        guard = nonfinite.Guard(
+        guard = rollbacks.Guard(
             config, self.corpus, position, first_step, records, monitor.print
         )
         monitor.open_log(
@@ -123,7 +123,7 @@ class Stepper:
             config.num_steps,
             config.log_every_steps,
             functools.partial(throughput.rates, config),
-            summary.format_steps,
+            terminal.format_steps,
             guard.check,
             began,
         )

@@ -32,7 +32,7 @@ from bert_jax.distributed import stopping
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.training import compilation, nonfinite, stepper
+from bert_jax.training import compilation, rollbacks, stepper
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -137,7 +137,7 @@ def compute_wrong() -> None:
 
 def corrupt_checkpoint() -> None:
     step, number = map(int, os.environ["CORRUPT_CHECKPOINT"].split(":"))
-    real = nonfinite.roll_back
+    real = rollbacks.roll_back
 
     def roll_back(config, workdir, checkpoints, position, error):
         if position.rollbacks == number - 1:
@@ -149,7 +149,7 @@ def corrupt_checkpoint() -> None:
             path.write_bytes(data)
         return real(config, workdir, checkpoints, position, error)
 
-    nonfinite.roll_back = roll_back
+    rollbacks.roll_back = roll_back
 
 
 def compile_forever() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics
-from bert_jax.finetuning.tasks.squad import Answer, Question, Questions
+from bert_jax.finetuning.tasks.question_data import Answer, Question, Questions
 
 
 def test_missing_libraries_are_an_error_that_names_the_extra(monkeypatch):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from bert_jax.interop import model_card
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 
 
 @pytest.fixture(scope="module")

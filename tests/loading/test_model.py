@@ -13,7 +13,7 @@ from bert_jax.finetuning.tasks import TASKS
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned

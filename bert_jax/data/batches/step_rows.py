@@ -11,7 +11,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import masking, text_rows, visits
+from bert_jax.data.batches import masking, row_layout, visits
 from bert_jax.data.batches.visits import Visit, make_streams
 from bert_jax.data.corpus import shard_file
 from bert_jax.data.corpus.corpus import Corpus
@@ -149,7 +149,7 @@ class StepRows:
         drawn = [(visit.result(), first, stop) for visit, first, stop in parts]
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])
-        layout = text_rows.lay_out(pairs_BK5, self.phase.sequence_length)
+        layout = row_layout.lay_out(pairs_BK5, self.phase.sequence_length)
         ids_BT = np.empty(layout.source_BT.shape, drawn[0][0].tokens.dtype)
         row = 0
         for visit, i, j in drawn:

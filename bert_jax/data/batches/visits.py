@@ -103,7 +103,7 @@ def make_streams(
 class Visit:
     epoch: int  # of the stream
     shard: str  # file name
-    # uint16 or uint32, the special tokens of a row, see text_rows.py, followed by the
+    # uint16 or uint32, the special tokens of a row, see row_layout.py, followed by the
     # tokens of the shard, see `Corpus.load_marked`.
     tokens: np.ndarray
     # int32, A start, A length, B start, B length and is_random of each pair; all 0 if

@@ -31,8 +31,8 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.config.validation import Range
-from bert_jax.data.batches import text_rows
-from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tables
@@ -194,7 +194,7 @@ class Features:
         and labels if known. T is reduced to fit the longest of these rows.
         """
         inputs = self.inputs(np.maximum(items_B, 0))
-        return {"weights": text_rows.weights(items_B)} | inputs
+        return {"weights": row_layout.weights(items_B)} | inputs
 
     def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `batch` without weights and padding rows."""

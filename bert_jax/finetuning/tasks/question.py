@@ -18,9 +18,13 @@ import numpy as np
 from bert_jax.config.validation import Count, CountOrZero, require
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
-from bert_jax.finetuning.tasks import base, squad
+from bert_jax.finetuning.tasks import base, question_data
 from bert_jax.finetuning.tasks.base import Form, Task
-from bert_jax.finetuning.tasks.squad import Question, QuestionFeatures, Questions
+from bert_jax.finetuning.tasks.question_data import (
+    Question,
+    QuestionFeatures,
+    Questions,
+)
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 from bert_jax.training.losses import weighted_cross_entropy
@@ -85,7 +89,7 @@ class QuestionAnswering(Task):
         )
 
     def read(self, spec, header, names, role):
-        questions = squad.read(spec)
+        questions = question_data.read(spec)
         counts = collections.Counter(question.id for question in questions.questions)
         [(most, times)] = counts.most_common(1)
         if role != "train" and times > 1:
@@ -103,7 +107,7 @@ class QuestionAnswering(Task):
         return Questions(paragraphs, questions, settings["has_impossible"], 0, 0)
 
     def featurize(self, examples, names, tokenizer, length, role):
-        return squad.from_questions(
+        return question_data.from_questions(
             examples,
             tokenizer,
             length=length,

@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.batches import text_rows
-from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.sources import lines
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
@@ -235,7 +235,7 @@ def from_sentences(
     last_word_N = np.cumsum(num_words_N)
     num_tokens_N = np.diff(np.cumsum(num_pieces)[last_word_N - 1], prepend=0)
     texts = np.split(np.concatenate(pieces), np.cumsum(num_tokens_N)[:-1])
-    tokens = text_rows.join(texts, tokenizer, length)
+    tokens = row_layout.join(texts, tokenizer, length)
 
     begins = np.cumsum(num_pieces) - num_pieces  # index of each word's first token
     has_token = num_pieces > 0
@@ -247,7 +247,7 @@ def from_sentences(
     if (classes := sentences.classes(names, key)) is not None:
         label = np.full(num_pieces.sum(), IGNORED, np.int32)
         label[begins[has_token]] = np.concatenate(classes)[has_token]
-        labels = text_rows.aligned([label], tokens, IGNORED)
+        labels = row_layout.aligned([label], tokens, IGNORED)
 
     pairs_N4 = np.zeros((len(num_words_N), 4), np.int64)
     pairs_N4[:, 0] = tokens.starts
@@ -256,7 +256,7 @@ def from_sentences(
     return TaggingFeatures(
         Rows(tokens.ids, pairs_N4, length),
         labels,
-        text_rows.aligned([word], tokens, -1),
+        row_layout.aligned([word], tokens, -1),
         num_words_N,
         int((has_token & (positions >= length - 2)).sum()),
         names.index("O") if "O" in names else 0,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.validation import Fraction, Length, require
-from bert_jax.data.batches import text_rows
+from bert_jax.data.batches import row_layout
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
@@ -193,8 +193,8 @@ def text_features(
     if b is not None:
         b_N = a_N + len(a)
         texts += encode(b)
-    tokens = text_rows.join(texts, tokenizer, length)
-    rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, length)
+    tokens = row_layout.join(texts, tokenizer, length)
+    rows, num_truncated = row_layout.of_pairs(tokens, a_N, b_N, length)
     return TextFeatures(rows, num_choices, labels, num_truncated)
 
 

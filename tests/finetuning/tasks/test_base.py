@@ -11,7 +11,7 @@ from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.tasks import TASKS, similarity
 from bert_jax.finetuning.tasks.base import SETTINGS_FILE, Texts
 from bert_jax.finetuning.tasks.choice import Choices
-from bert_jax.finetuning.tasks.squad import Questions
+from bert_jax.finetuning.tasks.question_data import Questions
 from bert_jax.finetuning.tasks.text import text_features
 from tests.finetuning import tuned
 from tests.finetuning.test_config import config_dict

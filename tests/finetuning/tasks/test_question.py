@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bert_jax.finetuning.tasks import question as question_lib
-from bert_jax.finetuning.tasks.squad import Question, Questions
+from bert_jax.finetuning.tasks.question_data import Question, Questions
 from tests.finetuning import tuned
-from tests.finetuning.tasks.test_squad import make_questions, of
+from tests.finetuning.tasks.test_question_data import make_questions, of
 
 
 def find(questions, features, logits, **changes):

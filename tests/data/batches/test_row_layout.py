@@ -1,9 +1,9 @@
-"""Tests of bert_jax.data.batches.text_rows: layout and truncation of rows."""
+"""Tests of bert_jax.data.batches.row_layout: layout and truncation of rows."""
 
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import pairs, text_rows
+from bert_jax.data.batches import pairs, row_layout
 from tests.models import TOKENIZER
 
 CLS, SEP, PAD = range(3)  # the special tokens before those of a visit
@@ -19,7 +19,7 @@ def test_layout_equals_a_plain_loop(num_pairs, has_b):
             pair[:] = rng.integers((100, 0, 500, 1, 0), (400, 7, 900, 7, 2))
             pair[2:] *= has_b
     length = 16 * num_pairs
-    layout = text_rows.lay_out(pairs_BK5, length)
+    layout = row_layout.lay_out(pairs_BK5, length)
     for i, row in enumerate(pairs_BK5):
         expected = []  # source, segment, position, sequence, candidate of each place
         firsts, lengths = [0] * num_pairs, [0] * num_pairs
@@ -89,9 +89,9 @@ def test_truncation_differs_from_hugging_face_as_the_model_card_states(most):
 
 def test_rows_of_one_text_and_of_two():
     texts = [np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)]
-    tokens = text_rows.join(texts, TOKENIZER, 8)
+    tokens = row_layout.join(texts, TOKENIZER, 8)
     (a, b), cls, sep = tokens.starts, TOKENIZER.id("[CLS]"), TOKENIZER.id("[SEP]")
-    made = text_rows.Rows(tokens.ids, np.array([[a, 3, b, 2], [b, 2, 0, 0]]), 8)
+    made = row_layout.Rows(tokens.ids, np.array([[a, 3, b, 2], [b, 2, 0, 0]]), 8)
     arrays = made.arrays(made.layout(np.array([0, 1])))
     np.testing.assert_array_equal(
         arrays["input_ids"],
@@ -107,29 +107,31 @@ def test_rows_of_one_text_and_of_two():
 
 def test_cut_shortens_rows_to_the_longest_text():
     texts = [np.arange(n, dtype=np.int32) for n in (10, 15, 40, 200)]
-    tokens = text_rows.join(texts, TOKENIZER, 100)
+    tokens = row_layout.join(texts, TOKENIZER, 100)
     none = np.full(4, -1)
-    made, _ = text_rows.of_pairs(tokens, np.arange(4), none, 100)
+    made, _ = row_layout.of_pairs(tokens, np.arange(4), none, 100)
     lengths = [made.cut(np.array([row])).length for row in range(4)]
     assert lengths == [16, 32, 64, 100]
     assert made.cut(np.array([0, 2])).length == 64
     # A row has two special tokens with one text, three with two texts.
     of_two = np.array([[0, 12, 0, 0], [0, 14, 0, 0], [0, 7, 0, 7]])
-    made = text_rows.Rows(tokens.ids, of_two, 100)
+    made = row_layout.Rows(tokens.ids, of_two, 100)
     assert [made.cut(np.array([row])).length for row in range(3)] == [16, 16, 32]
 
 
 def test_aligned_values_have_the_indices_of_their_tokens():
-    tokens = text_rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
-    values = text_rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
+    tokens = row_layout.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
+    values = row_layout.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
     assert dict(zip(tokens.ids[-3:], values[-3:], strict=True)) == {7: 70, 8: 80, 9: 90}
     assert (values[:-3] == -1).all() and len(values) == len(tokens.ids)
 
 
 def test_a_text_without_tokens_is_a_row_of_cls_and_sep():
     texts = TOKENIZER.encoder()(["w1", " \u200b ", "w2"])
-    tokens = text_rows.join(texts, TOKENIZER, 16)
-    rows, _ = text_rows.of_pairs(tokens, np.array([1, 1, 0]), np.array([-1, 2, -1]), 16)
+    tokens = row_layout.join(texts, TOKENIZER, 16)
+    rows, _ = row_layout.of_pairs(
+        tokens, np.array([1, 1, 0]), np.array([-1, 2, -1]), 16
+    )
     arrays = rows.arrays(rows.layout(np.arange(3)))
     cls, sep = TOKENIZER.id("[CLS]"), TOKENIZER.id("[SEP]")
     w1, w2 = TOKENIZER.id("w1"), TOKENIZER.id("w2")

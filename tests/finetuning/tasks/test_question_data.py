@@ -8,9 +8,9 @@ import pytest
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning.tasks import squad
+from bert_jax.finetuning.tasks import question_data
 from bert_jax.finetuning.tasks.question import Answers
-from bert_jax.finetuning.tasks.squad import Answer, Question, Questions
+from bert_jax.finetuning.tasks.question_data import Answer, Question, Questions
 from tests.finetuning.test_config import change
 
 WORDS = tuple(f"{a}{b}" for a in "bcdfgh" for b in "aeiou")
@@ -40,7 +40,7 @@ def make_questions(seed=0, num=12):
 
 
 def of(questions, is_training=True):
-    return squad.from_questions(
+    return question_data.from_questions(
         questions,
         TOKENIZER,
         length=LENGTH,
@@ -200,7 +200,7 @@ def ask(id_, *answers, **more):
 
 def test_answers_with_correct_shifted_and_lost_offsets(tmp_path):
     far = PARAGRAPH.index("planned")
-    found = squad.read(
+    found = question_data.read(
         write(
             tmp_path / "a.json",
             [
@@ -237,7 +237,7 @@ def test_white_space_and_normal_form_of_an_answer_may_differ(
     tmp_path, context, text, start, expected
 ):
     spec = write(tmp_path / "a.json", [ask("1", (text, start))], context)
-    found = squad.read(spec)
+    found = question_data.read(spec)
     assert found.questions[0].answers == (expected,) and not found.num_lost
     assert found.num_mended == (expected.start != start)
     assert context[expected.start :].startswith(expected.text)
@@ -262,7 +262,7 @@ def test_a_question_is_impossible_by_its_mark_or_without_an_answer(
     tmp_path, more, is_impossible
 ):
     questions = [ask("1", ("bridge", 8)), ask("2", ("bridge", 8)) | more]
-    found = squad.read(write(tmp_path / "a.json", questions))
+    found = question_data.read(write(tmp_path / "a.json", questions))
     assert found.questions[1].is_impossible == is_impossible
     assert not (is_impossible and found.questions[1].answers)
     assert found.has_impossible == is_impossible and not found.num_lost
@@ -290,7 +290,7 @@ def test_invalid_files_are_errors(text, message, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        squad.read(f"squad:{path}")
+        question_data.read(f"squad:{path}")
 
 
 def test_a_table_with_the_same_columns(tmp_path):
@@ -304,22 +304,22 @@ def test_a_table_with_the_same_columns(tmp_path):
     for i, row in enumerate(rows):
         row["is_impossible"] = bool(i)
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    found = squad.read(f"jsonl:{path}")
+    found = question_data.read(f"jsonl:{path}")
     assert found.paragraphs == [PARAGRAPH] and found.has_impossible
     assert found.questions[0].answers == (Answer("bridge", 8),)
     assert [q.is_impossible for q in found.questions] == [False, True]
     for row in rows:  # as Hugging Face's datasets write SQuAD 2.0
         del row["is_impossible"]
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    inferred = squad.read(f"jsonl:{path}")
+    inferred = question_data.read(f"jsonl:{path}")
     assert inferred.questions == found.questions and inferred.has_impossible
     path.write_text(json.dumps(rows[1]))  # a test set, which hides all answers
-    assert not squad.read(f"jsonl:{path}").has_impossible
+    assert not question_data.read(f"jsonl:{path}").has_impossible
     row = '{"id": "1", "question": "What?", "context": "x", "answers": %s}'
     for answers in ('{"text": ["a", "b"], "answer_start": [1]}', '["a"]'):
         path.write_text(row % answers)
         with pytest.raises(ConfigError, match="is not in SQuAD format"):
-            squad.read(f"jsonl:{path}")
+            question_data.read(f"jsonl:{path}")
 
 
 def test_predictions_are_written_as_the_leaderboard_reads_them(tmp_path):

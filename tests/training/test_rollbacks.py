@@ -1,4 +1,4 @@
-"""Tests of bert_jax.training.nonfinite."""
+"""Tests of bert_jax.training.rollbacks."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import build
 from bert_jax.inspect_batch import rows
 from bert_jax.phases import Position, Skip
-from bert_jax.training import nonfinite
+from bert_jax.training import rollbacks
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -23,7 +23,7 @@ POSITION = Position("corpus")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("nonfinite")
+    directory = tmp_path_factory.mktemp("rollbacks")
     write_text(directory / "text.txt", 300)
     config = make_config(
         data__sources=(f"text:{directory}/*.txt",),
@@ -48,13 +48,13 @@ def step_metrics(bad_steps_in_row):
 def test_a_bad_step_is_reported_and_recorded_with_its_rows(made, tmp_path):
     config, corpus = made
     logged = []
-    guard = nonfinite.Guard(config, corpus, POSITION, 0, str(tmp_path), logged.append)
+    guard = rollbacks.Guard(config, corpus, POSITION, 0, str(tmp_path), logged.append)
     guard.check(3, [step_metrics(n) for n in (0, 0, 0)])
     assert not logged and not list(tmp_path.iterdir())
     guard.check(6, [step_metrics(n) for n in (0, 1, 0)])
     (text,) = logged
     assert text.startswith("step 5 not finite (loss nan, gradient norm inf): update")
-    (text,) = (tmp_path / nonfinite.BAD_STEPS_FILE).read_text().splitlines()
+    (text,) = (tmp_path / rollbacks.BAD_STEPS_FILE).read_text().splitlines()
     record = json.loads(text, parse_constant=pytest.fail)
     assert (record["step"], record["phase"], record["batch"]) == (5, 0, 4)
     assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
@@ -74,7 +74,7 @@ def test_a_bad_step_is_reported_and_recorded_with_its_rows(made, tmp_path):
 def test_too_many_in_a_row_end_the_run(made):
     config, corpus = made
     logged = []
-    guard = nonfinite.Guard(config, corpus, POSITION, 0, None, logged.append)
+    guard = rollbacks.Guard(config, corpus, POSITION, 0, None, logged.append)
     guard.check(4, [step_metrics(n) for n in (0, 1, 2)])
     assert logged[0].startswith("2 steps not finite")
     with pytest.raises(errors.DivergedError, match="in the last 3 steps, up to step 5"):
@@ -84,23 +84,23 @@ def test_too_many_in_a_row_end_the_run(made):
 
 def test_diagnose_tells_weights_from_an_overflow():
     good = {"a": jnp.ones(3), "b": {"c": jnp.zeros((2, 2))}}
-    reason = nonfinite.diagnose(good, "a run", 7)
+    reason = rollbacks.diagnose(good, "a run", 7)
     assert reason.startswith("all parameters are finite")
     command = "python -m bert_jax.inspect_batch '--workdir=a run' --step=7"
     assert reason.endswith(f"inspect the rows with: {command}")
     bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
-    assert nonfinite.diagnose(bad, "run", 7) == "parameters are not finite"
+    assert rollbacks.diagnose(bad, "run", 7) == "parameters are not finite"
 
 
 def test_records_of_repeated_steps_are_dropped(made, tmp_path):
     config, corpus = made
 
     def steps_after(position, first_step):
-        nonfinite.Guard(config, corpus, position, first_step, str(tmp_path), print)
-        texts = (tmp_path / nonfinite.BAD_STEPS_FILE).read_text().splitlines()
+        rollbacks.Guard(config, corpus, position, first_step, str(tmp_path), print)
+        texts = (tmp_path / rollbacks.BAD_STEPS_FILE).read_text().splitlines()
         return [json.loads(text)["step"] for text in texts]
 
-    guard = nonfinite.Guard(config, corpus, POSITION, 0, str(tmp_path), print)
+    guard = rollbacks.Guard(config, corpus, POSITION, 0, str(tmp_path), print)
     guard.check(4, [step_metrics(1)])
     guard.check(9, [step_metrics(1)])
     assert steps_after(POSITION, 9) == [4, 9]
@@ -114,10 +114,10 @@ def test_a_state_that_is_not_finite_is_an_error():
     matrix = jax.device_put(np.ones((4, 3), np.float32), rows)
     for params, moments in ((matrix, np.inf * matrix), (np.nan * matrix, matrix)):
         state = SimpleNamespace(params={"a": matrix}, opt_state=(jnp.int32(3), matrix))
-        nonfinite.check_finite(3, state)
+        rollbacks.check_finite(3, state)
         state = SimpleNamespace(params={"a": params}, opt_state=(jnp.int32(3), moments))
         with pytest.raises(errors.DivergedError, match="not finite, up to step 3"):
-            nonfinite.check_finite(3, state)
+            rollbacks.check_finite(3, state)
 
 
 # -------------------------------------------------------------------------- rollbacks
@@ -132,10 +132,10 @@ def test_begin_writes_the_config_and_keeps_the_rollbacks_of_a_resumed_run(
     tmp_path, first_step, expected
 ):
     config = make_config()
-    nonfinite.record_rollback(str(tmp_path), 30, AFTER)
+    rollbacks.record_rollback(str(tmp_path), 30, AFTER)
     workdir_lib.begin(str(tmp_path), config, first_step)
     assert workdir_lib.read_config(str(tmp_path)) == config
-    assert nonfinite.with_rollback(str(tmp_path), 30, BEFORE) == expected
+    assert rollbacks.with_rollback(str(tmp_path), 30, BEFORE) == expected
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,16 @@ def test_begin_writes_the_config_and_keeps_the_rollbacks_of_a_resumed_run(
 def test_a_checkpoint_from_before_the_rollback_gets_its_skips(
     tmp_path, step, position, expected
 ):
-    assert nonfinite.with_rollback(str(tmp_path), step, position) == position
-    nonfinite.record_rollback(str(tmp_path), 30, AFTER)
-    assert nonfinite.with_rollback(str(tmp_path), step, position) == expected
+    assert rollbacks.with_rollback(str(tmp_path), step, position) == position
+    rollbacks.record_rollback(str(tmp_path), 30, AFTER)
+    assert rollbacks.with_rollback(str(tmp_path), step, position) == expected
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"step": 30}', '{"step": null}'])
 def test_a_corrupt_record_is_named(tmp_path, text):
     (tmp_path / workdir_lib.ROLLBACK_FILE).write_text(text)
     with pytest.raises(errors.CorruptError, match=r"rollback\.json is corrupt"):
-        nonfinite.with_rollback(str(tmp_path), 30, BEFORE)
+        rollbacks.with_rollback(str(tmp_path), 30, BEFORE)
 
 
 def test_a_run_rolls_back_at_most_max_rollbacks_times(tmp_path):
@@ -172,13 +172,13 @@ def test_a_run_rolls_back_at_most_max_rollbacks_times(tmp_path):
     def recover(name, on_found):
         if newest:
             on_found(newest)
-            found.append(nonfinite.with_rollback(str(tmp_path), newest, BEFORE))
+            found.append(rollbacks.with_rollback(str(tmp_path), newest, BEFORE))
         return newest
 
     checkpoints = SimpleNamespace(wait=lambda: None, recover=recover)
 
     def roll_back(position):
-        return nonfinite.roll_back(config, str(tmp_path), checkpoints, position, error)
+        return rollbacks.roll_back(config, str(tmp_path), checkpoints, position, error)
 
     with pytest.raises(errors.DivergedError):  # there is no checkpoint
         roll_back(BEFORE)

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.loading.run."""
+"""Tests of bert_jax.loading.trained_run."""
 
 import pytest
 
 from bert_jax import errors
 from bert_jax.checkpoint import workdir
-from bert_jax.loading import run as run_lib
+from bert_jax.loading import trained_run as run_lib
 from tests.conftest import make_config
 
 

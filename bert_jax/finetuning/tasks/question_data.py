@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from bert_jax.data.batches import text_rows
-from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.sources import lines
 from bert_jax.data.tokenizers.base import Located
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
@@ -316,7 +316,7 @@ def from_questions(
         spans = np.array([span for _, span in found if span is not None], np.int64)
     encoded = tokenizer.encoder()([q.text for q in kept])
     texts = [ids[:max_query_length] for ids in encoded]
-    tokens = text_rows.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
+    tokens = row_layout.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
     Q = len(texts)
     paragraph_Q = np.array([q.paragraph for q in kept], np.int64)
     query_length_Q = tokens.lengths[:Q]
@@ -338,8 +338,8 @@ def from_questions(
     return QuestionFeatures(
         Rows(tokens.ids, pairs_W4, length),
         windows,
-        text_rows.aligned([*no_offsets, *(p.starts for p in paragraphs)], tokens, 0),
-        text_rows.aligned([*no_offsets, *(p.ends for p in paragraphs)], tokens, 0),
+        row_layout.aligned([*no_offsets, *(p.starts for p in paragraphs)], tokens, 0),
+        row_layout.aligned([*no_offsets, *(p.ends for p in paragraphs)], tokens, 0),
         answers_W2,
         len(questions.questions) - len(kept),
     )
