@@ -99,8 +99,8 @@ def test_every_hidden_state_equals_that_of_transformers(directory, texts):
     batch = {name: jnp.asarray(np.asarray(x), jnp.int32) for name, x in batch.items()}
     with jax.set_mesh(current_mesh()):
         placed = model_lib.place(model_lib.read_encoder(str(directory)))
-        bert = nnx.merge(placed.graphdef, placed.params)
-        ours = bert.states(batch, dropout_key=None, dtype=jnp.dtype(jnp.float32))
+        model = nnx.merge(placed.graphdef, placed.params)
+        ours = model.bert.states(batch, dropout_key=None, dtype=jnp.dtype(jnp.float32))
     is_real_BT = np.asarray(inputs["attention_mask"]) > 0
     assert len(ours) == len(theirs) == 7
     for our_BTD, their_BTD in zip(ours, theirs, strict=True):
