@@ -74,7 +74,7 @@ def test_a_complete_run_is_not_changed(trained, tmp_path):
     [
         ({"mesh.data": 3}, "config.mesh (data=3, fsdp=1, tensor=1) does not fit"),
         ({"data.sources": "('text:nothing/*.txt',)"}, "no file matches"),
-        ({"seed": "abc"}, "--config.seed=abc is invalid: invalid literal for int()"),
+        ({"seed": "abc"}, "--config.seed=abc is invalid: it must be of type int"),
     ],
 )
 def test_an_invalid_config_is_one_line_and_writes_nothing(

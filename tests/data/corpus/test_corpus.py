@@ -266,6 +266,6 @@ def test_without_next_sentence_a_document_is_enough(tmp_path):
         corpus.read(make_config(tmp_path, **alone))
     few = make_config(tmp_path, next_sentence=False, corpus_dir=str(tmp_path / "few"))
     with pytest.raises(
-        ConfigError, match="num_shards=2 leaves 1 .* 1 document.s., of 1 "
+        ConfigError, match="num_shards=2 leaves 1 .* fewer than 1 of the 1 "
     ):
         write(few, [["w1 w2 w3"]])
