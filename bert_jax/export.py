@@ -110,7 +110,7 @@ def _destination(
         return
     with tempfile.TemporaryDirectory() as scratch:
         yield (directory := Path(scratch, target.name))
-        if storage.is_remote(output):
+        if storage.is_remote(output) and not is_dry_run:
             # Files of an upload that failed may be there.
             if set(before) - set(storage.files(str(directory))):
                 raise ConfigError(used)

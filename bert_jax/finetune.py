@@ -31,10 +31,10 @@ def seeds_of(values: Sequence[str]) -> list[int]:
         seeds = [int(seed) for seed in values]
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
+    is_valid = all(0 <= seed < 2**32 for seed in seeds)
+    if not is_valid or not 0 < len({*seeds}) == len(values):
         raise ConfigError(
-            f"--seeds={','.join(values)} must be integers separated by commas, for"
-            " example 0,1,2"
+            f"--seeds={','.join(values)} must be different integers, such as 0,1,2"
         )
     return seeds
 

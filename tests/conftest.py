@@ -257,7 +257,7 @@ def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 @pytest.fixture
 def slept(monkeypatch):
-    """Makes time.sleep return at once; the seconds that it was given."""
+    """Makes time.sleep return at once, and returns the list of its arguments."""
     delays = []
     monkeypatch.setattr(time, "sleep", delays.append)
     return delays

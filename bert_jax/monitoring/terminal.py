@@ -139,15 +139,15 @@ def _verdicts(last: dict[str, Any], unigram_entropy: float) -> list[str]:
         sentences = [
             f"WARNING: the model {learned} and is no better a start for fine-tuning"
             f" than random weights (the loss must be {USEFUL_NATS:g} nat below the"
-            " unigram entropy): train longer (config.phases[i].num_steps), on more"
-            " text, or with the recipe of configs/tiny.py or configs/laptop.py."
+            " unigram entropy): train longer (config.phases[i].num_steps, in a new"
+            " --workdir), on more text, or as configs/tiny.py or configs/laptop.py."
         ]
     guessed = last.get(MAJORITY, 1.0)
     least = guessed + LEARNED_PAIRS * (1.0 - guessed)
     if guessed < 1.0 and last["eval_next_sentence_accuracy"] < least:
         sentences.append(
-            "WARNING: the model has not learned next-sentence prediction: train longer,"
-            " or without it (config.data.next_sentence=False)."
+            "WARNING: the model has not learned next-sentence prediction: train longer"
+            " in a new --workdir, or without it (config.data.next_sentence=False)."
         )
     return sentences
 

@@ -164,7 +164,7 @@ class Rows:
 def of_pairs(
     tokens: Tokens, a_N: np.ndarray, b_N: np.ndarray, length: int
 ) -> tuple[Rows, int]:
-    """Makes a row of each text or pair, truncated to `length` by `truncate_longest`.
+    """Lays out each text or pair as a row, which `truncate_longest` shortens to fit.
 
     a_N and b_N are the indices of the texts of each row; b_N is -1 if there is no
     second one. Also returns the number of truncated rows.
