@@ -6,8 +6,9 @@
 A sentence's score is its pseudo-log-likelihood, see bert_jax/score.py. DIR of --data
 has a JSON lines file for each of the 67 paradigms: the directory `data` of the GitHub
 repository alexwarstadt/blimp. With --limit, N evenly spaced pairs of each paradigm are
-scored. Prints a row with the accuracy over all pairs, and as `terms` that of each
-linguistic term. The peer is guessing, and the row is named after the model's directory.
+scored. Prints a row with the accuracy over all pairs, as `terms` that of each
+linguistic term, and as `with_ties` the accuracy if ties are correct, as in BabyLM. The
+peer is guessing, and the row is named after the model's directory.
 
 Source: Warstadt et al. 2020, BLiMP; Salazar et al. 2020, section 4.1.
 """
@@ -37,8 +38,9 @@ def main() -> None:
         args.model, batch_size=args.batch_size, compute_dtype=args.compute_dtype
     )
     begin = time.monotonic()
-    correct_N = probes.are_correct(pairs, lambda texts: model.score(texts).values)
+    margins_N = probes.margins(pairs, lambda texts: model.score(texts).values)
     seconds = time.monotonic() - begin
+    correct_N = margins_N > 0
     rows.print_row(
         "blimp",
         f"{Path(args.model).resolve().name}, {len(correct_N):,} pairs",
@@ -47,6 +49,7 @@ def main() -> None:
         "chance",
         [CHANCE],
         terms=by_term(pairs.terms, correct_N),
+        with_ties=round(100 * float((margins_N >= 0).mean()), 2),
         tokens=model.num_tokens,
         seconds=round(seconds),
     )

@@ -13,7 +13,7 @@ from bert_jax.errors import ConfigError
 SECTIONS = ("data", "tokenizer", "eval")
 FREE = (
     *("data.corpus_dir", "data.stream", "data.num_streams", "data.masked_lm_prob"),
-    *("eval.every_steps", "eval.probes"),
+    *("data.final_masked_lm_prob", "eval.every_steps", "eval.probes"),
 )
 
 

@@ -336,16 +336,17 @@ def make_our_step(
         zero = jnp.zeros((), jnp.int32)
         return TrainState(zero, params, tx.init(params), zero, zero)
 
-    state = init(tuning_step.init_key(seed))
+    init_key, dropout_key = tuning_step.run_keys(seed)
+    state = init(init_key)
     params = parameters.place(state.params, setup.encoder.arrays)
     state = dataclasses.replace(state, params=params)
     part = mesh_lib.host_part(setup.mesh, jax.process_index())
-    rate, key = jnp.float32(learning_rate), tuning_step.dropout_key(seed)
 
     def step(batch: dict[str, np.ndarray]) -> float:
         nonlocal state
         placed = batches.place(batch, part, setup.mesh)
-        state, metrics = setup.train_step(state, placed, rate, key, None)
+        rate = jnp.float32(learning_rate)
+        state, metrics = setup.train_step(state, placed, rate, dropout_key, None)
         return float(metrics["loss"])
 
     return step

@@ -41,7 +41,7 @@ def open_model(setup: Setup, seed: int, *, is_rounded: bool = False) -> Any:
       setup, seed: those of the run.
       is_rounded: whether to change all weights by one unit in the last place.
     """
-    _, params = jax.jit(setup.build)(tuning_step.init_key(seed))
+    _, params = jax.jit(setup.build)(tuning_step.run_keys(seed)[0])
     params = parameters.place(params, setup.encoder.arrays)
     with tempfile.TemporaryDirectory() as scratch:
         huggingface_write.write_model(

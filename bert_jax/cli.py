@@ -33,7 +33,8 @@ from bert_jax.errors import (
 )
 
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
-NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
+# Files in SHIPPED that are no presets: other configs import them, or give them a size.
+NOT_A_CONFIG = ("__init__", "recipe", "sizes")
 _directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config
 _paths: list[str] = []  # the flags of `define_path`
@@ -164,9 +165,7 @@ def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
 def load_values(holder: flags.FlagHolder) -> ml_collections.ConfigDict:
     """Returns the values of --config and of the flags that override them."""
     if _config is None:
-        raise ConfigError(
-            f"--{holder.name} is missing; give a file or one of {_names()}"
-        )
+        raise ConfigError(f"--{holder.name} is missing; {_remedy()}")
     return _config
 
 
@@ -198,11 +197,9 @@ def directory(flag: str, path: str) -> str:
                 " only; give a directory, or mount the bucket"
             )
         return path
-    for directory in (Path(path), *Path(path).parents):
-        if directory.is_file():
-            raise ConfigError(
-                f"--{flag}={path}: {directory} is a file; give a directory"
-            )
+    for part in (Path(path), *Path(path).parents):
+        if part.is_file():
+            raise ConfigError(f"--{flag}={path}: {part} is a file; give a directory")
     return path
 
 

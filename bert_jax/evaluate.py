@@ -21,11 +21,9 @@ import contextlib
 import json
 import sys
 
-import jax
 from absl import flags
 
 from bert_jax import cli, probes
-from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
 from bert_jax.loading import trained_run as run_lib
@@ -50,15 +48,9 @@ def main() -> None:
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
             " prepare one with config.data.validation_fraction above 0"
         )
-    inputs = run.corpus, run.config, run.phase_index
+    batches = evaluation.eval_batches(run.corpus, run.config, run.phase_index)
     metrics = evaluation.evaluate(
-        run.eval_step,
-        run.params,
-        evaluation.eval_batches(
-            *inputs, mesh_lib.host_part(run.mesh, jax.process_index())
-        ),
-        run.mesh,
-        run.accumulation_steps,
+        run.eval_step, run.params, batches, run.mesh, run.accumulation_steps
     )
     result = {
         "step": run.step,
@@ -66,11 +58,10 @@ def main() -> None:
         "unigram_entropy": evaluation.unigram_entropy(run.corpus),
     }
     if run.config.data.next_sentence:
-        result["next_sentence_majority"] = evaluation.next_sentence_majority(
-            evaluation.eval_batches(*inputs)
-        )
+        majority = evaluation.next_sentence_majority(batches)
+        result["next_sentence_majority"] = majority
     target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
-    result |= probes.Probes(chosen, target)(run.params)
+    result |= probes.prepare(chosen, target)(run.params)
     print(json.dumps(result))
 
 

@@ -102,7 +102,9 @@ def _destination(
         raise ConfigError(
             f"--output={output} is inside --workdir={workdir}; use another directory"
         )
-    elif os.path.lexists(target) and not _is_empty(target):
+    elif os.path.lexists(target) and (
+        target.is_symlink() or not target.is_dir() or any(target.iterdir())
+    ):
         push = f", or push it as it is: {hub_models.upload(target, to)}" if to else ""
         raise ConfigError(f"{used}{push}")
     elif not is_dry_run:
@@ -115,10 +117,6 @@ def _destination(
             if set(before) - set(storage.files(str(directory))):
                 raise ConfigError(used)
             storage.upload(str(directory), output, last=[SUMS_FILE])
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 def _write(
@@ -173,9 +171,7 @@ def main() -> None:
     if _PUSH_TO_HUB.value:
         to = hub_models.target(_PUSH_TO_HUB.value, _PRIVATE.value)
         if storage.is_remote(output):
-            raise ConfigError(
-                f"--push_to_hub needs a local directory, not --output={output}"
-            )
+            raise ConfigError(f"--output={output} must be local with --push_to_hub")
     elif _DRY_RUN.value or _PRIVATE.value is not None:
         name = "dry_run" if _DRY_RUN.value else "private"
         raise ConfigError(f"--{name} needs --push_to_hub=USER/NAME")

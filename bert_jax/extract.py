@@ -77,15 +77,12 @@ def as_arrays(found: list[Any]) -> dict[str, Any]:
     """Returns the arrays of an .npz."""
     if not isinstance(found[0], TokenFeatures):
         return {"features": np.stack(found)}
-    rows = ((x.ids, x.starts, x.ends, x.values) for x in found)
-    ids, starts, ends, values = zip(*rows, strict=True)
+    attributes = {"tokens": "ids", "starts": "starts", "ends": "ends"}
+    attributes["features"] = "values"
     return {
-        "tokens": np.concatenate(ids),
-        "starts": np.concatenate(starts),
-        "ends": np.concatenate(ends),
-        "features": np.concatenate(values),
-        "lengths": np.array([len(row) for row in ids]),
-    }
+        name: np.concatenate([getattr(features, attribute) for features in found])
+        for name, attribute in attributes.items()
+    } | {"lengths": np.array([len(features.ids) for features in found])}
 
 
 def main() -> None:
@@ -94,7 +91,7 @@ def main() -> None:
         formats = " or ".join(FORMATS)
         raise ConfigError(f"--output={output} must end in {formats}")
     file = cli.output_file("output", output, source)
-    model = inference.load(path, **lines.options("weights", "lowercase"))
+    model = inference.load(path, **lines.options())
     chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
     compute = functools.partial(model.features, **chosen)
     cli.print_notes(model.notes)

@@ -82,6 +82,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     for alias in ALIASES.get(_last(name), ()):
         if alias in by_part:
             return by_part[alias]
+    same = [other for other in known if _last(other) == _last(name)]
+    if len(same) == 1:  # a key of another section
+        return same[0]
     if "." in name:
         by_part = {other: other for other in known}
     close = difflib.get_close_matches(name, by_part, n=1)

@@ -25,6 +25,7 @@ from bert_jax import cli
 from bert_jax import config as config_lib
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.distributed import chips
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
 from bert_jax.monitoring import throughput
@@ -103,12 +104,13 @@ def main() -> None:
 
 def parse_bytes(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMGT]?)B?", text)
-    if not match or not float(match[1]):
+    size = float(match[1]) * UNITS[match[2]] if match else 0.0
+    if size < 1e5:
         raise ConfigError(
-            f"--text_bytes={text} is not a size; give bytes, or kB, MB, GB or TB as in"
-            " 2GB"
+            f"--text_bytes={text} is not a size of at least 100kB; give bytes, or kB,"
+            " MB, GB or TB as in 2GB"
         )
-    return float(match[1]) * UNITS[match[2]]
+    return size
 
 
 def flat(values: ConfigDict) -> dict[str, Any]:
@@ -232,7 +234,9 @@ class Plan:
     def _batch(self) -> tuple[str, str]:
         """Splits the config's batch into parts that fit into the memory."""
         config, phases = self.config, self.config.phases
-        rows = [x.global_batch_size // self.num_devices for x in phases]
+        data, fsdp, _ = mesh_lib.resolve_mesh_shape(config.mesh, self.num_devices)
+        # Of each device; check_devices names a batch with fewer rows than devices.
+        rows = [max(x.global_batch_size // (data * fsdp), 1) for x in phases]
         most = [rows_that_fit(config, x, self.kind) for x in phases]
         least = max(-(-n // m) for n, m in zip(rows, most, strict=True))
         common = math.gcd(*rows)
@@ -254,12 +258,22 @@ class Plan:
             phase.num_steps = number
         config.budget_hours, optimizer.schedule = self.hours, "wsd"
         optimizer.schedule_by_phase, optimizer.decay_steps = False, 0
+        need_last_step = (
+            (optimizer, "average_steps", 0),
+            (config.data, "final_masked_lm_prob", 0.0),
+            (config.checkpoint, "keep_steps", ()),
+        )
+        dropped = [name for section, name, _ in need_last_step if section[name]]
+        for section, name, none in need_last_step:
+            section[name] = none
         warmup = min(optimizer.warmup_steps, _rounded(WARMUP_SHARE * sum(expected)))
         every = _rounded(sum(expected) / EVALUATIONS)
         optimizer.warmup_steps = warmup
         config.eval.every_steps = config.checkpoint.every_steps = every
         value = f"~{', then '.join(f'{n:,}' for n in expected)}, warmup {warmup:,}"
         reason = "until the epochs or the hours end; the rate decays in the last fifth"
+        if dropped:
+            reason += f"; without {', '.join(dropped)}, which need a number of steps"
         return value, reason
 
     def _corpus(self) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     path, source = cli.require("model", "input")
     output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
-    model = inference.load_tuned(path, **lines_lib.options("weights", *DECISIONS))
+    model = inference.load_tuned(path, **lines_lib.options(*DECISIONS))
     cli.print_notes(model.notes)
     num_single = 0
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,6 @@ or more than 64 MB. If it stays the same, tokenized text is kept.
 """
 
 import sys
-from concurrent.futures.process import BrokenProcessPool
 
 from absl import flags
 
@@ -41,11 +40,6 @@ def main() -> None:
     except KeyboardInterrupt:
         print("rerun the command to resume", file=sys.stderr)
         raise
-    except BrokenProcessPool:
-        raise ConfigError(
-            "a worker process was killed, most likely because memory ran out; completed"
-            " work is kept: rerun the command with fewer --workers"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import batches, metrics, tables
+from bert_jax.finetuning import metrics, tables
+from bert_jax.finetuning.batches import Batching, Predictor
 from bert_jax.finetuning.tasks import similarity
 from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.similarity import Similarity
@@ -78,14 +79,10 @@ class Target:
         size = tokens // self.config.accumulation_steps // self.max_length
         return max(min(size, MAX_ROWS), 1)
 
-    def options(self, batch_size: int) -> dict[str, Any]:
-        """Returns options of a `Scorer` or a `Predictor`."""
-        return {
-            "max_length": self.max_length,
-            "batch_size": batch_size,
-            "dtype": step_lib.compute_dtype(self.config.compute_dtype),
-            "mesh": self.mesh,
-        }
+    def batching(self, batch_size: int) -> Batching:
+        """Returns how a `Scorer` or a `Predictor` computes rows."""
+        dtype = step_lib.compute_dtype(self.config.compute_dtype)
+        return Batching(self.max_length, batch_size, dtype, self.mesh)
 
 
 def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples:
@@ -114,16 +111,10 @@ def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples
     return examples
 
 
-class Probes:
-    """Scores parameters on small tasks; does not change them."""
-
-    def __init__(self, examples: Examples, target: Target):
-        """Prepares the rows of each task."""
-        self._probes = {kind: KINDS[kind][1](x, target) for kind, x in examples.items()}
-
-    def __call__(self, params: Any) -> dict[str, float]:
-        """Returns the result of each probe as probe/KIND, the same in all processes."""
-        return {PROBE + kind: probe(params) for kind, probe in self._probes.items()}
+def prepare(examples: Examples, target: Target) -> Callable[[Any], dict[str, float]]:
+    """Returns parameters -> the results of probes as probe/KIND, in all processes."""
+    probes = {PROBE + kind: KINDS[kind][1](x, target) for kind, x in examples.items()}
+    return lambda params: {name: probe(params) for name, probe in probes.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,20 +159,22 @@ def read_blimp(
     return found
 
 
-def are_correct(pairs: Pairs, score: Callable[[list[str]], np.ndarray]) -> np.ndarray:
-    """Returns bool[N], whether the acceptable sentence of each pair scores higher."""
+def margins(pairs: Pairs, score: Callable[[list[str]], np.ndarray]) -> np.ndarray:
+    """Returns float[N], by how much the acceptable sentence of each pair is likelier.
+
+    It is 0 for a tie, which BabyLM counts as correct.
+    """
     good_N, bad_N = np.split(score([*pairs.good, *pairs.bad]), 2)
-    return good_N > bad_N
+    return good_N - bad_N
 
 
 def _blimp(pairs: Pairs, target: Target) -> Probe:
-    scorer = Scorer(
-        target.graphdef, target.tokenizer, **target.options(target.batch_size)
-    )
+    batching = target.batching(target.batch_size)
+    scorer = Scorer(target.graphdef, target.tokenizer, batching)
 
     def accuracy(params: Any) -> float:
-        correct_N = are_correct(pairs, lambda texts: scorer(params, texts).values)
-        return 100.0 * float(correct_N.mean())
+        margins_N = margins(pairs, lambda texts: scorer(params, texts).values)
+        return 100.0 * float((margins_N > 0).mean())
 
     return accuracy
 
@@ -210,7 +203,7 @@ def _stsb(texts: Texts, target: Target) -> Probe:
     )
     features = similarity.separate_rows(texts, target.tokenizer, target.max_length)
     size = max(target.batch_size // 2, 1)  # a pair has two rows
-    predictor = batches.Predictor(graphdef, **target.options(size))
+    predictor = Predictor(graphdef, target.batching(size))
 
     def correlation(params: Any) -> float:
         cosines_N = predictor(_encoder_of(params, abstract), features)
@@ -221,11 +214,9 @@ def _stsb(texts: Texts, target: Target) -> Probe:
 
 def _encoder_of(params: Any, like: Any) -> Any:
     """Returns the parameters of a model that those of an encoder are named after."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    by_name = {parameters.path_name(path): leaf for path, leaf in leaves}
-    wanted, structure = jax.tree_util.tree_flatten_with_path(like)
-    chosen = [by_name[parameters.path_name(path)] for path, _ in wanted]
-    return jax.tree.unflatten(structure, chosen)
+    by_name = parameters.leaves(params)
+    chosen = [by_name[name] for name in parameters.leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), chosen)
 
 
 # Kind -> its reader of examples, and the maker of its probe.

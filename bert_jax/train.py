@@ -51,7 +51,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             ranking = read_ranking(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             plan = checkpoints.plan(saved_step) if saved_step else None
-            budget = Budget(config, workdir, plan, bert_jax.BEGAN)
+            budget = Budget(config, workdir, first_step, plan, bert_jax.BEGAN)
             # The step is compiled while the state is made and the first batch is read.
             like = step_lib.abstract_state(init, mesh)
             train_step = step_lib.make_train_step(config, graphdef)
@@ -67,7 +67,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 position, state = start.first_state(init, corpus, mesh)
             else:
                 position, state = Position(corpus.sha256), init()
-            workdir_lib.begin(workdir, config, first_step)
+            workdir_lib.begin(workdir, config, saved_step)
             if first_step > saved_step:  # a branch
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
@@ -149,7 +149,7 @@ def train_with_rollbacks(
         began = clock()
         with monitor.activity("rolling back"):
             saver.ranking.drop_after(first_step)
-            saver.budget.resume(checkpoints.plan(first_step))
+            saver.budget.resume(first_step, checkpoints.plan(first_step))
             like = stepper.compiled.state
             state = checkpoints.restore(first_step, like, stepper.mesh)
 
@@ -176,10 +176,8 @@ def take_steps(
     profiler = Profiler(traced, saver.workdir, first_step, saver.monitor)
     with saver.finishing_saves(lambda: state), profiler:
         for step, phase_index, batch in saver.monitor.timed(batches):
-            arguments = batch, *budget.arguments(step)
-            state, metrics = stepper.take(
-                profiler, step, phase_index, state, *arguments
-            )
+            inputs = batch, *budget.arguments(step)
+            state, metrics = stepper.take(profiler, step, phase_index, state, *inputs)
             saver.monitor.step(step, phase_index, metrics)  # raises if it diverged
             saver.check(step)
             is_last = step == budget.last_step
@@ -199,7 +197,7 @@ def take_steps(
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
-) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, new_run.Start | None]:
+) -> "tuple[jax.sharding.Mesh, corpus_lib.Corpus, new_run.Start | None]":
     """Opens the devices, the corpus and what a new run starts from; sets the mesh.
 
     At most a cache directory and a small corpus are made if an input is invalid.
@@ -224,17 +222,14 @@ def open_inputs(
 def read_probes(
     config: ExperimentConfig,
 ) -> Callable[..., Callable[[Any], dict[str, float]]]:
-    """Reads config.eval.probes.
-
-    Returns (tokenizer, graphdef, mesh) -> the `probes` of `HeldOut`.
-    """
+    """Reads the probes; returns (tokenizer, graphdef, mesh) -> those of `HeldOut`."""
     if not config.eval.probes:
         return lambda *_: lambda params: {}
     # Probes use fine-tuning and inference, a sixth of the package.
     from bert_jax import probes
 
     examples = probes.read(config.eval.probes)
-    return lambda *model: probes.Probes(examples, probes.Target(config, *model))
+    return lambda *model: probes.prepare(examples, probes.Target(config, *model))
 
 
 def main() -> None:

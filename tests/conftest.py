@@ -54,8 +54,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# The ordinary suite runs a few fixed examples of each property, so that it passes or
-# fails the same way every time; .ci/run (FUZZ=full) draws many random ones.
+# A suite passes or fails the same way every time: the ordinary one runs 5 fixed
+# examples of each property, .ci/run (FUZZ=full) 60. FUZZ=random searches 600 new ones.
 hypothesis.settings.register_profile(
     "few",
     max_examples=5,
@@ -68,6 +68,11 @@ hypothesis.settings.register_profile(
     "full",
     hypothesis.settings.get_profile("few"),
     max_examples=60,
+)
+hypothesis.settings.register_profile(
+    "random",
+    hypothesis.settings.get_profile("few"),
+    max_examples=600,
     derandomize=False,
     print_blob=True,
 )
@@ -253,6 +258,19 @@ def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     monkeypatch.setattr("sys.stdout", written)
     monkeypatch.setenv("TERM", "xterm")
     return written
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hugging Face Hub on this machine, and an empty cache of its library."""
+    from huggingface_hub import constants
+
+    from tests import fake_hub
+
+    with fake_hub.Hub() as found:
+        found.use(monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+        yield found
 
 
 @pytest.fixture

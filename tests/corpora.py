@@ -8,10 +8,11 @@ import random
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.data.corpus import corpus, encoding, keyed, writer
+from bert_jax.data.corpus import build, corpus, encoding, keyed, writer
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
-from tests import one_phase
+from tests import conftest, one_phase
+from tests.commands import write_text
 
 WORDS = [f"w{i}" for i in range(50)]
 
@@ -38,10 +39,31 @@ def make_config(directory, vocab_size=55, **data):
     return config_lib.from_config_dict(config)
 
 
+def of_text(directory, **changes):
+    """Prepares a corpus of written text; returns its config and the corpus."""
+    write_text(directory / "text.txt", 300)
+    config = conftest.make_config(
+        data__sources=(f"text:{directory}/*.txt",),
+        data__corpus_dir=str(directory / "corpus"),
+        **changes,
+    )
+    return config, build.find_corpus(config)
+
+
 def changed(config, section, **values):
     tree = json.loads(config.to_json())
     tree[section] |= values
     return config_lib.from_config_dict(tree)
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+def elsewhere(config, name="2", **data):
+    """Returns a config with another corpus directory beside the one of a config."""
+    directory = f"{config.data.corpus_dir}-{name}"
+    return changed(config, "data", corpus_dir=directory, **data)
 
 
 def make_documents(count, seed=0, max_sentences=8):

@@ -67,10 +67,17 @@ def keep_only_vocab_txt(directory, vocab):
 
 
 def change_tensors(directory, **changes):
-    """Keys with __ for dots."""
-    tensors = tensors_of(directory)
+    """Keys with __ for dots; None removes a tensor."""
     changes = {name.replace("__", "."): array for name, array in changes.items()}
-    safetensors.numpy.save_file(tensors | changes, directory / "model.safetensors")
+    tensors = tensors_of(directory) | changes
+    tensors = {name: array for name, array in tensors.items() if array is not None}
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def keep_one_segment(directory):
+    name = "bert.embeddings.token_type_embeddings.weight"
+    change_tensors(directory, **{name: tensors_of(directory)[name][:1]})
+    change_json(directory, "config.json", type_vocab_size=1)
 
 
 def change_json(directory, name, **values):

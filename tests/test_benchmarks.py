@@ -8,11 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from benchmarks import (
-    rows,
-    time_to_loss,
-    train_step,
-)
+from benchmarks import rows, time_to_loss, train_step
 from bert_jax.data.batches import pipeline
 from tests import probe_data
 from tests.commands import ONE_PHASE, run, run_well, small_run, write_text
@@ -128,16 +124,21 @@ def test_checkpoint_prints_a_row_for_each_cost():
 @pytest.mark.slow
 def test_blimp_prints_a_row_with_each_term(source, tmp_path):
     probe_data.write_blimp(tmp_path / "data", words=[f"w{i}" for i in range(10)])
+    tie = '{"sentence_good": "w1", "sentence_bad": "w1"}\n'
+    (tmp_path / "data/ties.jsonl").write_text(tie)
     command = ["benchmarks.blimp", f"--model={source[0]}"]
     stdout = run_well(*command, f"--data={tmp_path / 'data'}", "--limit=4")
     row = json.loads(stdout)
-    assert row.keys() >= ROW | {"terms"} and row["case"] == "source, 8 pairs"
+    assert row.keys() >= ROW | {"terms"} and row["case"] == "source, 9 pairs"
     assert 0 < row["value"] <= 100 and (row["peer"], row["peer_value"]) == (
         "chance",
         50,
     )
-    assert row["terms"].keys() == {"order", "agreement"}
-    assert sum(row["terms"].values()) / 2 == pytest.approx(row["value"], abs=0.1)
+    assert row["with_ties"] == pytest.approx(row["value"] + 100 / 9, abs=0.01)
+    terms = row["terms"]
+    assert terms.keys() == {"order", "agreement", "ties"} and terms["ties"] == 0
+    mean = 4 * (terms["order"] + terms["agreement"]) / 9
+    assert mean == pytest.approx(row["value"], abs=0.1)
     empty = run("benchmarks.blimp", *command[1:], f"--data={tmp_path}")
     assert empty.returncode != 0 and "has no .jsonl files" in empty.stderr
 

@@ -15,11 +15,15 @@ from tests.commands import run, run_code, run_well, start
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--config is missing; give a file or one of base, base_modern, ch"),
+        ([], "--config is missing; give a file or one of babylm, base, base_mod"),
         (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
         (
             ["--config=configs/sizes.py:4,250"],
             "--config=configs/sizes.py:4,250: '4,250' is not a valid model",
+        ),
+        (
+            ["--config=configs/babylm.py:10M"],
+            "'10M' is not a number of tokens; give the one that prepare prints",
         ),
         (
             ["configs/tiny.py"],
@@ -39,7 +43,9 @@ from tests.commands import run, run_code, run_well, start
         (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
         (
             ["--config=README.md"],
-            "--config=README.md is not a Python file; give a file or one of base",
+            "--config=README.md is not a Python file; give a file or one of babylm,"
+            " base, base_modern, chinese, continue, d2l, gpu, gpu_day, laptop, large,"
+            " large_packed, multilingual, tiny",
         ),
         (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
         (

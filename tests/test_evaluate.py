@@ -1,12 +1,15 @@
 """Tests of bert_jax.evaluate, as a command on a run of 20 steps."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.errors import ConfigError
+from bert_jax.loading import trained_run
 from tests.commands import run, run_well, small_run
 
 
@@ -77,12 +80,27 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
     assert "was not trained on the corpus" in result.stderr
 
 
+def test_the_advice_for_a_corpus_of_another_text_is_right(trained, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(trained / "corpus", other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["recipe"]["data.sources"] = ["text:other.txt"]
+    manifest["sha256"] = corpus_lib.manifest_digest(manifest)
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    workdir = str(trained / "run")
+    message = f"not trained on the corpus in {str(other)!r}; use --corpus_dir=DIR with"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        trained_run.open_run(workdir, None, str(other))
+    # the advice
+    assert trained_run.open_run(workdir, None, str(trained / "corpus")).step == 20
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--workdir=RUN", "--step=7"], "of step 7; available steps: 10, 20"),
         (["--config=tiny", "--workdir=RUN"], "--workdir and --config are mutually ex"),
-        (["--config=tiny"], "config.init_from='' names no model; give --config.init_"),
+        (["--config=tiny"], "config.init_from is empty; give --config.init_"),
     ],
 )
 def test_errors_are_one_line(trained, arguments, message):

@@ -29,9 +29,7 @@ def command(directory, output, /, **flags):
         "output": output,
         "input": directory / "lines.txt",
     } | flags
-    return [
-        *(f"--{name}={value}" for name, value in flags.items()),
-    ]
+    return [*(f"--{name}={value}" for name, value in flags.items())]
 
 
 def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):

@@ -22,13 +22,7 @@ from tests.commands import run, run_well
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
-from tests.models import (
-    TOKENIZER,
-    change_json,
-    change_tensors,
-    export_to,
-    tensors_of,
-)
+from tests.models import TOKENIZER, change_json, export_to, keep_one_segment
 
 STUDENT = "--config.num_layers=1"
 SWEEP = ("--sweep", "--seeds=0", "--config.recipe.learning_rates=(3e-3, 1e-3)")
@@ -316,7 +310,7 @@ def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
     "more, message",
     [
         ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no, or"),
-        ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
+        ({"data.train": "tsv:/no.tsv"}, "config.data.train: /no.tsv cannot be read"),
         ({"sequence_length": 64}, "has 32 positions; set it to at most 32, or remove"),
         ({"metric": "macro_f1"}, "config.metric='macro_f1' is not defined for 2"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
@@ -326,13 +320,18 @@ def test_an_invalid_config_is_an_error(more, message, source):
     assert_refused(source[0].parent, more, message)
 
 
-def test_a_model_with_one_segment_is_not_fine_tuned_on_pairs(source):
+@pytest.mark.parametrize("key", ["--model", "config.distill.teacher"])
+def test_a_model_with_one_segment_is_not_fine_tuned_on_pairs(key, source, tmp_path):
     directory, _ = source
-    name = "bert.embeddings.token_type_embeddings.weight"
-    change_tensors(directory, **{name: tensors_of(directory)[name][:1]})
-    change_json(directory, "config.json", type_vocab_size=1)
-    message = "config.task.kind='classification': the model has type_vocab_size=1"
-    assert_refused(directory.parent, {"task.text": ("a", "b")}, message)
+    changes = {"task.text": ("a", "b")}
+    if key != "--model":
+        config, _, params = tuned.build("classification")
+        head, directory = tuned.HEADS["classification"], tmp_path
+        huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+        changes |= {"distill.teacher": str(tmp_path), "distill.logits_weight": 0.5}
+    keep_one_segment(directory)
+    message = f"{key}={directory}: the model has type_vocab_size=1"
+    assert_refused(source[0].parent, changes, message)
 
 
 def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):

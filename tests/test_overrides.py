@@ -18,6 +18,7 @@ FLAGS = ("config", "workdir")
         ("learning_rate", "optimizer.learning_rate"),
         ("evals.every_steps", "eval.every_steps"),
         ("optimizer.lr", "optimizer.learning_rate"),
+        ("data.lowercase", "tokenizer.lowercase"),
         ("data.sources[0]", "data.sources"),
         ("zzz", None),
     ],

@@ -40,13 +40,11 @@ def parameters_from(tensors, config):
             )
         )
     )
-    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     arrays = []
-    for path, _ in leaves:
-        ours = parameters.path_name(path)
+    for ours in parameters.leaves(params):
         array = HUGGINGFACE.lay_out(ours, tensors[HUGGINGFACE.name(ours)])
         arrays.append(jnp.asarray(array, F32))
-    return graphdef, jax.tree.unflatten(structure, arrays)
+    return graphdef, jax.tree.unflatten(jax.tree.structure(params), arrays)
 
 
 def with_random_vectors(params):
@@ -111,7 +109,7 @@ def loss_and_gradients(graphdef, params, batch):
         sums = losses.loss_sums(
             graphdef, params, batch, True, dropout_key=None, dtype=F32
         )
-        weights = LossWeightsConfig(masked_lm=1.0, next_sentence=1.0)
+        weights = LossWeightsConfig(masked_lm=1.0, next_sentence=1.0, z_loss=0.0)
         return losses.total_loss(sums, losses.loss_counts(batch, True), weights)
 
     loss, gradients = value_and_grad(params)

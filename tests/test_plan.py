@@ -20,10 +20,12 @@ from ml_collections import ConfigDict, config_flags
 
 from bert_jax import config as config_lib
 from bert_jax import plan as plan_lib
-from bert_jax.configs import base, base_modern, gpu, gpu_day, laptop
+from bert_jax.configs import babylm, base, base_modern, gpu, gpu_day, laptop
 from bert_jax.data.tokenizers.wordpiece import SPECIAL_TOKENS
 from bert_jax.distributed import chips
-from bert_jax.plan import Plan
+from bert_jax.errors import ConfigError
+from bert_jax.plan import Plan, parse_bytes
+from bert_jax.preflight import check
 from tests.commands import ROOT, run, run_well
 from tests.conftest import slow
 from tests.models import change_json
@@ -98,9 +100,7 @@ def test_an_example_prints_the_output_of_the_page(command, output):
     if "chinese" in command:
         config.tokenizer.vocab_size = 21128
     given = dict(x.removeprefix("--").split("=", 1) for x in arguments)
-    size = (
-        float(given["text_bytes"][:-2]) * {"M": 1e6, "G": 1e9}[given["text_bytes"][-2]]
-    )
+    size = parse_bytes(given["text_bytes"])
     tokens = size / float(given.get("bytes_per_token", 4.7))
     Plan(
         config, size, tokens, float(given["hours"]), *chips.count(given["device"])
@@ -169,9 +169,12 @@ def test_keys_given_on_the_command_line_are_in_the_commands_once():
     [
         (GIVEN[:1], "--text_bytes is missing"),
         ((*GIVEN, "--device=t4"), "--device=t4 is not known; use one of a100, h100,"),
-        ((*GIVEN, "--text_bytes=2 apples"), "--text_bytes=2 apples is not a size;"),
-        slow((*GIVEN, "--text_bytes=0MB"), "--text_bytes=0MB is not a size"),
+        ((*GIVEN, "--text_bytes=2 apples"), "--text_bytes=2 apples is not a size"),
+        slow(
+            (*GIVEN, "--text_bytes=2"), "--text_bytes=2 is not a size of at least 100kB"
+        ),
         ((*GIVEN, "--device=3*a100"), "must be a multiple of mesh.data * mesh.fsdp"),
+        ((*GIVEN, "--device=2*v6e-256"), "=256 must be a multiple of mesh.data"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message):
@@ -256,16 +259,20 @@ def test_a_published_model_keeps_its_sizes_vocabulary_and_rate():
 
 
 @hypothesis.given(
-    st.sampled_from((base, base_modern, gpu_day)),
+    st.sampled_from((base, base_modern, gpu_day, babylm)),
     st.floats(1e5, 1e13),
     st.floats(0.01, 1e4),
     st.sampled_from((*chips.GPUS, "8*h100", "v3-8", "v4-8", "v5e-256", "2*tpu7x-16")),
 )
 def test_every_plan_is_a_valid_config(module, text_bytes, hours, device):
+    """It runs on the devices, or an error says that the batch is too small for them."""
     _, config = planned(module, text_bytes, hours, device)
     _, num_devices = chips.count(device)
-    for phase in config.phases:
-        assert phase.global_batch_size % (num_devices * config.accumulation_steps) == 0
+    if all(phase.global_batch_size % num_devices == 0 for phase in config.phases):
+        check.check_devices(config, num_devices, num_slices=1)
+    else:
+        with pytest.raises(ConfigError, match="=128 must be .*= 256; try 256"):
+            check.check_devices(config, num_devices, num_slices=1)
 
 
 # ---------------------------------------------------------------------------- estimates

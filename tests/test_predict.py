@@ -56,6 +56,15 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path):
     assert output.read_text() == result.stdout
 
 
+def test_truncated_words_are_reported(tmp_path):
+    write(tmp_path, "tagging")
+    (tmp_path / "lines.txt").write_text("w1 " * 40 + "\nw2\n")
+    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
+    result = run("bert_jax.predict", *arguments)
+    assert result.returncode == 0
+    assert "; 10 words beyond --max_length, predicted as O" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
     write(tmp_path, "classification")
@@ -74,12 +83,3 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert message in result.stderr
         assert not list(tmp_path.glob("results*"))
-
-
-def test_truncated_words_are_reported(tmp_path):
-    write(tmp_path, "tagging")
-    (tmp_path / "lines.txt").write_text("w1 " * 40 + "\nw2\n")
-    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
-    result = run("bert_jax.predict", *arguments)
-    assert result.returncode == 0
-    assert "; 10 words beyond --max_length, predicted as O" in result.stderr

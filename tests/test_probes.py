@@ -169,13 +169,13 @@ def test_terms_are_file_names_where_a_file_has_none(tmp_path):
     assert probes.read_blimp(tmp_path, "") == Pairs(["a b"], ["b a"], ["own"])
 
 
-def test_a_pair_is_correct_if_the_good_sentence_scores_higher():
+def test_the_margin_is_positive_if_the_good_sentence_scores_higher():
     pairs = Pairs(["aaa", "b", "cc"], ["a", "bb", "dd"], ["x"] * 3)
 
     def length(texts):
         return np.array([float(len(text)) for text in texts])
 
-    assert probes.are_correct(pairs, length).tolist() == [True, False, False]
+    assert probes.margins(pairs, length).tolist() == [2, -1, 0]
 
 
 PAIRS = [(f"w{i} w{i + 3} w1", f"w{i} w{3 * i}", i * 7 % 11 / 2) for i in range(25)]
@@ -199,7 +199,7 @@ def test_the_correlation_of_cosines_and_labels(mesh, tmp_path):
     cosines = (a * b).sum(1) / ((a * a).sum(1) * (b * b).sum(1)) ** 0.5
     labels = [min(score, 5.0) for _, _, score in PAIRS]
     expected = 100 * scipy.stats.spearmanr(cosines, labels).statistic
-    found = probes.Probes(examples, target)(params)
+    found = probes.prepare(examples, target)(params)
     assert found == {"probe/stsb": pytest.approx(expected, abs=0.1)}
     assert abs(expected) > 1
 
@@ -218,6 +218,6 @@ def test_a_batch_has_at_most_the_tokens_of_a_microbatch(
     config = dataclasses.replace(config, phases=phases)
     target = Target(config, TOKENIZER, None, jax.sharding.get_mesh())  # type: ignore
     assert target.batch_size == rows
-    options = target.options(rows)
-    assert options["max_length"] == config.model.max_position_embeddings
-    assert options["dtype"] == "float32"
+    batching = target.batching(rows)
+    assert batching.max_length == config.model.max_position_embeddings
+    assert batching.dtype == "float32"

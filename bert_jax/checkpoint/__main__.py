@@ -59,7 +59,7 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     return list(corrupt)
 
 
-def _row(workdir: str, step: int, evaluated: dict[str, float]) -> list[str]:
+def _row(workdir: str, step: int, evaluated: dict[str, float | None]) -> list[str]:
     directory = integrity.directory_of(workdir, step)
     paths = [os.path.join(directory, name) for name in storage.files(directory)]
     files = [each for each in storage.stat_all(paths) if each]
@@ -70,7 +70,7 @@ def _row(workdir: str, step: int, evaluated: dict[str, float]) -> list[str]:
         f"{step:,}",
         f"{sum(each.num_bytes for each in files) / 2**20:,.1f}",
         time.strftime("%F %T", saved),
-        *(f"{evaluated[name]:.4f}" if name in evaluated else "" for name in LOSSES),
+        *("" if x is None else f"{x:.4f}" for x in map(evaluated.get, LOSSES)),
         f"{len(files)}",
     ]
 

@@ -36,12 +36,10 @@ def steps(workdir: str) -> list[int]:
     directory = os.path.join(workdir, DIRECTORY)
     if not storage.exists(directory):
         return []
-    complete = sorted(int(name) for name in storage.names(directory) if name.isdigit())
+    saved = sorted(int(name) for name in storage.names(directory) if name.isdigit())
     if storage.is_remote(workdir):
-        complete = [
-            s for s in complete if storage.exists(f"{directory}/{s}/{COMMIT_MARK}")
-        ]
-    return complete
+        saved = [x for x in saved if storage.exists(f"{directory}/{x}/{COMMIT_MARK}")]
+    return saved
 
 
 def newest_step(workdir: str) -> int:
@@ -79,12 +77,12 @@ def _verify_metadata(workdir: str, step: int) -> list[str]:
 def check(workdir: str, step: int, remedy: str) -> None:
     """Raises CorruptError if a checkpoint is corrupt.
 
-    The remedy has {} for the step of a valid one.
+    The remedy ends before the step of a valid one.
     """
     problems = verify(workdir, step)
     if problems:
         valid = [s for s in steps(workdir) if s != step and not verify(workdir, s)]
-        advice = remedy.format(valid[-1]) if valid else "restore it from a backup"
+        advice = f"{remedy}{valid[-1]}" if valid else "restore it from a backup"
         raise CorruptError(
             f"{directory_of(workdir, step)} is corrupt: {_shorten(problems)}; {advice}"
         )

@@ -25,7 +25,7 @@ from bert_jax.checkpoint import integrity
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.model.parameters import path_name
+from bert_jax.model.parameters import leaves
 from bert_jax.phases import Position
 from bert_jax.storage import lease
 
@@ -127,7 +127,7 @@ class Checkpoints:
         The config has `to_json`. The plan is the rest of the schedule, if the config
         does not determine it. It raises the error of the save before.
         """
-        arrays = _by_path(state)
+        arrays = leaves(state)
         meta = {
             "config": json.loads(config.to_json()),
             "arrays": _describe(arrays),
@@ -185,9 +185,10 @@ class Checkpoints:
         `like` has the shapes, dtypes and partition specs, from `jax.eval_shape`, of the
         TrainState or of a part of it, for example {"params": params}.
         """
-        wanted = _by_path(like)
+        wanted = leaves(like)
         parts = {name.split(".")[0] for name in wanted}
-        saved = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
+        saved = self._meta(step, lambda meta: dict(meta["arrays"]))
+        saved = {n: array for n, array in saved.items() if n.split(".")[0] in parts}
         _check_arrays(saved, _describe(wanted), f"{self.directory}/{step}")
         abstract = sharding.on_mesh(wanted, mesh)
         restore = ocp.args.PyTreeRestore(
@@ -196,12 +197,8 @@ class Checkpoints:
             partial_restore=True,
         )
         arrays = self._restore(step, state=restore)["state"]
-        leaves = [arrays[name] for name in wanted]
-        return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-    def arrays(self, step: int) -> dict[str, list[Any]]:
-        """Returns {path: [shape, dtype]} of the arrays of a step."""
-        return self._meta(step, lambda meta: dict(meta["arrays"]))
+        restored = [arrays[name] for name in wanted]
+        return jax.tree.unflatten(jax.tree.structure(like), restored)
 
     def position(self, step: int, corpus_sha256: str | None = None) -> Position:
         """Returns the position of the run in its data; checks the corpus if given."""
@@ -209,8 +206,8 @@ class Checkpoints:
         if corpus_sha256 not in (None, position.corpus_sha256):
             raise ConfigError(
                 f"{self.directory}/{step} was not trained on the corpus in"
-                " config.data.corpus_dir; set the key to the run's corpus, or use"
-                " another --workdir"
+                " config.data.corpus_dir; set the key to the directory of the run's"
+                " corpus, or restore the corpus there"
             )
         return position
 
@@ -223,9 +220,7 @@ class Checkpoints:
         try:
             return read(meta)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._corrupt(
-                step, f"its meta is not as expected ({error!r})"
-            ) from None
+            raise self._corrupt(step, f"its meta is invalid ({error!r})") from None
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Any:
         try:
@@ -286,16 +281,13 @@ def _preservation(
     config: CheckpointConfig, ranking: checkpoint_managers.PreservationPolicy | None
 ) -> checkpoint_managers.PreservationPolicy:
     policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
+    if config.keep_steps:
+        policies.append(checkpoint_managers.CustomSteps(config.keep_steps))
     if config.keep_every_steps:
         policies.append(checkpoint_managers.EveryNSteps(config.keep_every_steps))
     if ranking:
         policies.append(ranking)
     return checkpoint_managers.AnyPreservationPolicy(policies)
-
-
-def _by_path(state: Any) -> dict[str, Any]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {path_name(path): leaf for path, leaf in leaves}
 
 
 def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:

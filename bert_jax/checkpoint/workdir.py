@@ -17,6 +17,15 @@ CONFIG_FILE = "config.json"
 LOCK_FILE = ".lock"
 ROLLBACK_FILE = "rollback.json"  # see training/rollbacks.py
 LEASE_DIRECTORY = "lock"  # in a bucket
+FINETUNING_FILE = "finetune.json"  # see finetuning/sweep.py
+# By a file or directory of it, what a directory is; see `check_not_other`.
+_KINDS = {
+    "manifest.json": "a corpus of python -m bert_jax.prepare",
+    FINETUNING_FILE: "the workdir of python -m bert_jax.finetune",
+    integrity.DIRECTORY: "the workdir of python -m bert_jax.train",
+    CONFIG_FILE: "a model, or the workdir of python -m bert_jax.train",
+    "bert_config.json": "a model",
+}
 # Never closed: the kernel releases a lock when the process ends, even by SIGKILL.
 _locked: list[IO[str]] = []
 
@@ -49,10 +58,10 @@ def lock_and_recover(workdir: str, config: ExperimentConfig) -> int:
     return multihost.agree("first step", recover)
 
 
-def begin(workdir: str, config: ExperimentConfig, first_step: int) -> None:
-    """Writes the config; a run at step 0 also removes an old rollback record."""
+def begin(workdir: str, config: ExperimentConfig, saved_step: int) -> None:
+    """Writes the config; a run without a checkpoint removes an old rollback record."""
     if multihost.is_first():
-        if not first_step:
+        if not saved_step:
             storage.remove(os.path.join(workdir, ROLLBACK_FILE))
         write_config(workdir, config)
 
@@ -95,13 +104,27 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     values: Any = small_files.read_json(path, "restore it, or use another --workdir")
     if "architectures" in values:
         raise ConfigError(
-            f"{workdir} is the directory of a model, not a workdir of train; give the"
-            " workdir of its run"
+            f"{workdir} is the directory of a model, not a workdir of train; give that"
+            " of its run, or for a new run (config.init_from=MODEL) a new directory"
         )
     try:
         return config_lib.from_saved(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def check_not_other(directory: str, given: str, *own: str) -> None:
+    """Raises ConfigError if new files would be written into a directory of another use.
+
+    Args:
+      given: the flag or key with the directory, for the error message.
+      own: the files of `_KINDS` that the writer of the new files handles itself.
+    """
+    for name, kind in _KINDS.items():
+        if name not in own and storage.exists(os.path.join(directory, name)):
+            raise ConfigError(
+                f"{given} has {name}, like {kind}; give another directory"
+            )
 
 
 def write_config(workdir: str, config: ExperimentConfig) -> None:
@@ -117,6 +140,10 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
     """
     started = read_config(workdir)
     if started is None:
+        own, corpus_dir = [integrity.DIRECTORY], config.data.corpus_dir
+        if storage.absolute(corpus_dir) == storage.absolute(workdir):
+            own.append("manifest.json")
+        check_not_other(workdir, f"--workdir={workdir}", *own)
         checkpoints = os.path.join(workdir, integrity.DIRECTORY)
         if storage.exists(checkpoints) and storage.names(checkpoints):
             raise ConfigError(
@@ -124,11 +151,31 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
                 " config is unknown; restore the file, or use another --workdir"
             )
         return
-    for key, was, now in changed_keys(started, config, {MayChange.ON_RESUME}):
+    if len(started.phases) != len(config.phases):
         raise ConfigError(
-            f"config.{key}={now!r}, but the run in {workdir} was started with {was!r};"
-            " use that value, or another --workdir"
+            f"config.phases has {len(config.phases)} phases, but the run in {workdir}"
+            f" was started with {len(started.phases)}; use the config with which it"
+            " was started, or another --workdir"
         )
+    if changed := [*changed_keys(started, config, {MayChange.ON_RESUME})]:
+        key, was, now = changed[0]
+        raise ConfigError(
+            f"config.{key}={now!r}, but the run in {workdir} was started with {was!r}"
+            + others({f"config.{k}": x for k, x, _ in changed[1:]}, CONFIG_FILE)
+        )
+
+
+def others(values: dict[str, Any], file: str) -> str:
+    """Returns the end of a message about a value that may not change in a workdir.
+
+    `values` are those of further keys with which it was started, which `file` has.
+    """
+    shown = [f"{key}={value!r}" for key, value in values.items()]
+    if len(shown) > 5:
+        shown[5:] = [f"{len(shown) - 5} other values of its {file}"]
+    text = f" and with {', '.join(shown)}" if shown else ""
+    them = "these values" if shown else "that value"
+    return f"{text}; use {them}, or another --workdir"
 
 
 def changed_keys(

@@ -116,6 +116,8 @@ def _phase_conditions(
     sizes = (config.mesh.data, config.mesh.fsdp, config.accumulation_steps)
     rows = math.lcm(streams, math.prod(size for size in sizes if size > 0))
     needed = _predictions_of_packed_row(phase, config)
+    final = config.data.final_masked_lm_prob
+    num_final = round(final * phase.sequence_length)
     return [
         (
             phase.sequence_length <= most,
@@ -139,6 +141,12 @@ def _phase_conditions(
             "cannot hold the masks of max_sequences_per_row="
             f"{phase.max_sequences_per_row} pairs; try {needed}",
         ),
+        (
+            final <= config.data.masked_lm_prob or phase.max_predictions >= num_final,
+            "max_predictions",
+            f"cannot hold the masks of config.data.final_masked_lm_prob={final}; try"
+            f" {num_final}",
+        ),
     ]
 
 
@@ -147,7 +155,8 @@ def _predictions_of_packed_row(phase: PhaseConfig, config: ExperimentConfig) -> 
     # A pair of n tokens has max(1, round(n * p)) masks. That exceeds n * p by at most
     # 0.5, except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
     shortest = 5 if config.data.next_sentence else 3
-    rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
+    data, held_out = config.data, config.eval
+    rate = max(data.masked_lm_prob, data.final_masked_lm_prob, held_out.masked_lm_prob)
     over = max(0.5, 1.0 - shortest * rate)
     return int(phase.sequence_length * rate + over * phase.max_sequences_per_row)
 
@@ -165,6 +174,26 @@ def _schedule_conditions(config: ExperimentConfig) -> list[tuple[bool, str, str]
             not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
             "budget_hours",
             "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
+        ),
+        (
+            not (config.budget_hours and config.data.final_masked_lm_prob),
+            "data.final_masked_lm_prob",
+            "needs a number of steps, so config.budget_hours=0; else set it to 0",
+        ),
+        (
+            not (config.budget_hours and optimizer.average_steps),
+            "optimizer.average_steps",
+            "needs a number of steps, so config.budget_hours=0; else set it to 0",
+        ),
+        (
+            optimizer.average_steps <= config.num_steps,
+            "optimizer.average_steps",
+            f"must be at most the {config.num_steps} steps of the run",
+        ),
+        (
+            max(config.checkpoint.keep_steps, default=0) <= config.num_steps,
+            "checkpoint.keep_steps",
+            f"must be at most the {config.num_steps} steps of the run",
         ),
         (  # A linear schedule may end during the warmup; others need steps after it.
             not (is_wsd or optimizer.schedule == "cosine")

@@ -33,7 +33,7 @@ AxisSize = Annotated[int, Range(min=-1)]
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
 TokenizerKind = Literal["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"]
-OptimizerName = Literal["adamw_bert", "adamw", "lamb"]
+OptimizerName = Literal["adamw_bert", "adamw", "lamb", "muon"]
 Schedule = Literal["linear", "cosine", "constant", "wsd"]
 # Recomputation in the backward pass of a layer: none, everything, or everything except
 # the matmuls with its kernels.
@@ -69,6 +69,8 @@ class DataConfig:
     short_seq_prob: Fraction  # fraction of documents with a random shorter length
     next_sentence: bool  # sentence pairs and their loss; False: rows of one segment
     masked_lm_prob: Fraction  # fraction of a row's tokens that are masked
+    # the fraction at the last step, reached linearly; 0: masked_lm_prob throughout
+    final_masked_lm_prob: Annotated[Fraction, Added(0.0)]
     mask_replace_prob: Probability  # fraction of masked tokens replaced by [MASK]
     # fraction of masked tokens replaced by a random token; the rest are unchanged
     mask_random_prob: Probability
@@ -128,6 +130,9 @@ class LossWeightsConfig:
     masked_lm: Positive  # weight of the masked-LM loss
     # weight of the next-sentence loss; unused if data.next_sentence is False
     next_sentence: NotNegative
+    # weight of the mean squared log-partition function of the masked-LM logits, which
+    # keeps them small (Chowdhery et al. 2022, PaLM, section 5); not in evaluations
+    z_loss: Annotated[NotNegative, Added(0.0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,9 @@ class OptimizerConfig:
     epsilon: Positive  # added outside the square root
     mu_dtype: Dtype  # dtype of the first moment; the second is float32
     clip_norm: Positive  # maximum norm of the gradient of the global batch
+    # evaluate and export the mean of the parameters over this many last steps, which
+    # takes as much memory as they do; 0: the parameters themselves
+    average_steps: Annotated[CountOrZero, Added(0)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,6 +178,8 @@ class CheckpointConfig:
     every_minutes: NotNegative  # minutes after which a log step also saves; 0: never
     keep: Count  # number of newest checkpoints
     keep_every_steps: CountOrZero  # also keep the multiples of this step; 0: none
+    # also save and keep the state after these steps
+    keep_steps: Annotated[tuple[Count, ...], Added(())]
     keep_best: CountOrZero  # also keep this many per phase, of lowest total loss
 
 

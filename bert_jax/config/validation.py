@@ -163,9 +163,7 @@ def _build_section(kind: Any, values: Any, path: str) -> Any:
             )
     for key in known:
         if key not in values:
-            raise ConfigError(
-                f"{path}.{key} is missing; copy it from another config file"
-            )
+            raise ConfigError(f"{path}.{key} is missing; copy it from another config")
     return kind(**{k: build(known[k], values[k], f"{path}.{k}") for k in known})
 
 

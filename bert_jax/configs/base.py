@@ -49,6 +49,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
     config.data.next_sentence = True
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
+    config.data.final_masked_lm_prob = 0.0
     config.data.mask_replace_prob = 0.8  # create_pretraining_data.py
     config.data.mask_random_prob = 0.1  # create_pretraining_data.py
     config.data.mask_random_special = True  # create_pretraining_data.py
@@ -97,7 +98,7 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     config.loss_weights = ml_collections.ConfigDict(
-        {"masked_lm": 1.0, "next_sentence": 1.0}  # run_pretraining.py
+        {"masked_lm": 1.0, "next_sentence": 1.0, "z_loss": 0.0}  # run_pretraining.py
     )
 
     config.optimizer = ml_collections.ConfigDict()
@@ -114,6 +115,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.epsilon = 1e-6  # optimization.py
     config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0  # optimization.py
+    config.optimizer.average_steps = 0
 
     config.mesh = ml_collections.ConfigDict(
         {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
@@ -123,6 +125,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.checkpoint.every_minutes = 30.0  # bounds the work lost to a preemption
     config.checkpoint.keep = 3
     config.checkpoint.keep_every_steps = 100_000  # keeps ten over the whole run
+    config.checkpoint.keep_steps = ()
     config.checkpoint.keep_best = 1
     config.guard = ml_collections.ConfigDict(
         {"max_bad_steps": 10, "max_rollbacks": 0, "replay_every_steps": 0}

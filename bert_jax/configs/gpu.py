@@ -47,7 +47,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.weight_decay = 0.1
     config.optimizer.warmup_steps = 600
     config.optimizer.schedule = "wsd"
-    config.optimizer.schedule_by_phase = False
     config.optimizer.beta2 = 0.98
 
     # Only where the decay begins and at the end: the whole run takes minutes.

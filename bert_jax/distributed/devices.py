@@ -147,9 +147,7 @@ def _asked_platforms() -> str:
 
 
 def _installed_platforms() -> list[str]:
-    return [
-        name for name, modules in RUNTIMES.items() if any(map(_is_installed, modules))
-    ]
+    return [name for name in RUNTIMES if any(map(_is_installed, RUNTIMES[name]))]
 
 
 def _is_present(platform: str) -> bool:

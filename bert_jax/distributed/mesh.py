@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType
 
@@ -54,10 +53,10 @@ def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
     """Returns the sizes of AXES; -1 is the number of remaining devices."""
     sizes = [config.data, config.fsdp, config.tensor]
     text = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, sizes, strict=True))
-    fixed = int(np.prod([n for n in sizes if n != -1]))
+    fixed = math.prod(n for n in sizes if n != -1)
     if -1 in sizes and num_devices % fixed == 0:
         sizes[sizes.index(-1)] = num_devices // fixed
-    if -1 in sizes or int(np.prod(sizes)) != num_devices:
+    if -1 in sizes or math.prod(sizes) != num_devices:
         raise ConfigError(
             f"config.mesh ({text}) does not fit {num_devices} device(s): the sizes must"
             f" multiply to {num_devices}; try config.mesh.data=-1 with fsdp=1, tensor=1"

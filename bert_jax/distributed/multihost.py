@@ -145,7 +145,9 @@ def check_same_settings(config: Any) -> None:
     The others are stopped before they return.
     """
     me, key, timeout = distributed.global_state.process_id, "bert_jax/settings", 300_000
-    settings = code() | flag_values() | flatten({"config": dataclasses.asdict(config)})
+    flags_of_command = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    settings = code() | flatten({"config": dataclasses.asdict(config)})
+    settings |= {f"--{x.name}": x.value for x in flags_of_command if x.name != "config"}
     mine = {name: json.dumps(value) for name, value in settings.items()}
     if me == 0:
         _client().key_value_set(key, json.dumps(mine))
@@ -159,12 +161,6 @@ def check_same_settings(config: Any) -> None:
                 " libraries"
             )
     _client().wait_at_barrier(key, timeout)
-
-
-def flag_values() -> dict[str, Any]:
-    """Returns the values of the command's flags, except --config: its keys count."""
-    own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-    return {f"--{flag.name}": flag.value for flag in own if flag.name != "config"}
 
 
 def code() -> dict[str, Any]:

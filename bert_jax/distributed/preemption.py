@@ -33,10 +33,7 @@ _is_asked_to_stop = False
 # https://cloud.google.com/compute/docs/metadata/overview. A Spot machine is stopped
 # 30 s after its notice.
 METADATA_HOST = "metadata.google.internal"
-NOTICES = {
-    "preempted": "TRUE",
-    "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
-}
+NOTICES = {"preempted": "TRUE", "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}
 POLL_SECS = 2.0
 # Without a proxy, because the metadata server is reached directly.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

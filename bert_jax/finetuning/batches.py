@@ -7,8 +7,8 @@ and only the last epoch may drop a few rows at its end.
 Shapes: N row of the set, B row of the batch, T token.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -101,12 +101,6 @@ def by_length(lengths_N: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
         yield np.where(places_B >= 0, order_N[places_B], -1)
 
 
-def rounded_up(batch_size: int, mesh: jax.sharding.Mesh) -> int:
-    """Returns the batch size, rounded up so that it divides over the mesh."""
-    divisor = mesh_lib.batch_divisor(mesh)
-    return -(-batch_size // divisor) * divisor
-
-
 def place(
     batch: dict[str, np.ndarray], part: tuple[int, int], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
@@ -121,27 +115,43 @@ def place(
     return sharding.place_batch({name: a[mine] for name, a in batch.items()}, mesh)
 
 
+def _logits(model: Any, batch: dict[str, jax.Array], dtype: jnp.dtype) -> jax.Array:
+    return model(batch, dropout_key=None, dtype=dtype).logits
+
+
+class Batching(NamedTuple):
+    """The shape of the batches of a model, its activations' dtype and its mesh."""
+
+    max_length: int  # length of the longest rows
+    batch_size: int  # rows of a batch, rounded up to divide over the mesh
+    dtype: jnp.dtype  # of activations
+    mesh: jax.sharding.Mesh
+
+
 class Predictor:
-    """Computes logits of rows; all data sets share one program per row length."""
+    """Computes outputs of rows; all data sets share one program per row length."""
 
     def __init__(
         self,
         graphdef: nnx.GraphDef,
-        *,
-        max_length: int,
-        batch_size: int,
-        dtype: jnp.dtype,
-        mesh: jax.sharding.Mesh,
+        batching: Batching,
+        outputs: Callable[..., jax.Array] = _logits,
+        names: Sequence[str] = heads.INPUTS,
     ):
-        """Compiles nothing yet; `max_length` is that of the longest rows."""
-        self._batch_size = rounded_up(batch_size, mesh)
-        self._max_length, self._mesh = max_length, mesh
-        self._part = mesh_lib.host_part(mesh, jax.process_index())
+        """Compiles nothing yet.
+
+        Args:
+          outputs: (model, batch, dtype) -> float32[B, ...].
+          names: the arrays of the batch that `outputs` reads.
+        """
+        self._max_length, size, dtype, self._mesh = batching
+        divisor = mesh_lib.batch_divisor(self._mesh)
+        self._batch_size, self._names = -(-size // divisor) * divisor, names
+        self._part = mesh_lib.host_part(self._mesh, jax.process_index())
 
         def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
             model: Any = nnx.merge(graphdef, int8.dequantize(params))
-            logits = model(batch, dropout_key=None, dtype=dtype).logits
-            return jax.reshard(logits, jax.P())  # on all devices
+            return jax.reshard(outputs(model, batch, dtype), jax.P())  # on all devices
 
         self._forward = jax.jit(forward)
 
@@ -151,29 +161,35 @@ class Predictor:
         features: Features,
         on_rows: Callable[[int], object] | None = None,
     ) -> np.ndarray:
-        """Returns float32[N, ...], the logits of all rows, the same in every process.
+        """Returns float32[N, ...], the outputs of all rows, the same in every process.
 
         The parameters may be quantized. `on_rows` is called after each batch with the
         number of rows in it.
         """
         parts, order = [], []
-        for rows_B in by_length(features.num_tokens(), self._batch_size):
-            batch = features.batch(rows_B)
-            placed = place(
-                {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
-            )
-            logits = np.asarray(jax.device_get(self._forward(params, placed)))
-            parts.append(self._pad_to_length(logits)[rows_B >= 0])
-            order.append(rows_B[rows_B >= 0])
+        for rows_B, found in self.batches(params, features):
+            if found.ndim == 3:  # of tokens
+                missing = self._max_length - found.shape[1]
+                found = np.pad(found, ((0, 0), (0, missing), (0, 0)))
+            parts.append(found)
+            order.append(rows_B)
             if on_rows is not None:
-                on_rows(len(parts[-1]))
-        logits = np.concatenate(parts)
-        in_order = np.empty_like(logits)
-        in_order[np.concatenate(order)] = logits
+                on_rows(len(rows_B))
+        found = np.concatenate(parts)
+        in_order = np.empty_like(found)
+        in_order[np.concatenate(order)] = found
         return in_order
 
-    def _pad_to_length(self, logits: np.ndarray) -> np.ndarray:
-        if logits.ndim < 3:  # not of tokens
-            return logits
-        missing = self._max_length - logits.shape[1]
-        return np.pad(logits, ((0, 0), (0, missing), (0, 0)))
+    def batches(
+        self, params: Any, features: Features
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the rows of each batch, int64[B], and their outputs, float32[B, ...].
+
+        The batches are those of `by_length`, without the rows that pad them.
+        """
+        for rows_B in by_length(features.num_tokens(), self._batch_size):
+            batch = features.batch(rows_B)
+            batch = {name: batch[name] for name in self._names}
+            placed = place(batch, self._part, self._mesh)
+            found = np.asarray(jax.device_get(self._forward(params, placed)))
+            yield rows_B[rows_B >= 0], found[rows_B >= 0]

@@ -70,8 +70,6 @@ class DropoutConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeConfig:
-    """The epochs, the batches and the optimizer."""
-
     num_epochs: Count  # passes over the training set
     global_batch_size: Count  # examples or windows, over all devices and microbatches
     group_by_length: bool  # put rows of similar length into the same batch
@@ -101,8 +99,6 @@ class DistillConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """The config of a fine-tuning run."""
-
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
     accumulation_steps: Count  # microbatches per optimizer step
     remat: Remat  # recomputation in the backward pass of a layer
@@ -142,15 +138,13 @@ MAY_CHANGE = (
     "config.data.test",  # predicted anew in every call
     "config.task.glue",
     "config.task.index",
-    "config.recipe.learning_rate",  # each rate has its own runs
-    "config.recipe.learning_rates",
+    "config.recipe.learning_rate",  # and learning_rates: each has its own runs
     "config.distill.teacher",  # the paths may change; the digests are compared
     "model",
 )
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
-    """Builds and validates the config."""
     if "task" not in config and "phases" in config:
         raise ConfigError(
             "--config is a pretraining config for bert_jax.train; fine-tuning configs"

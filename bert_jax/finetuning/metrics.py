@@ -36,7 +36,6 @@ _UNDEFINED: Any = 0
 
 
 def check_installed() -> None:
-    """Raises ConfigError if a library of the metrics is not installed."""
     for package in ("sklearn", "nervaluate"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -77,10 +76,7 @@ def regression(predicted_N: np.ndarray, labels_N: np.ndarray) -> dict[str, float
         return {"pearson": 0.0, "spearman": 0.0}
     pearson: Any = scipy.stats.pearsonr(predicted_N, labels_N)
     spearman: Any = scipy.stats.spearmanr(predicted_N, labels_N)
-    return {
-        "pearson": float(pearson.statistic),
-        "spearman": float(spearman.statistic),
-    }
+    return {"pearson": float(pearson.statistic), "spearman": float(spearman.statistic)}
 
 
 def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, float]:
@@ -155,8 +151,6 @@ _METRICS = ("exact_match", "f1")
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """Rules for comparing two answers."""
-
     # returns the form of a text that exact match compares
     normalize: Callable[[str], str]
     find: Callable[[str], list[str]]  # returns the units of a normalized text

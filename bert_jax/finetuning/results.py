@@ -1,4 +1,4 @@
-"""Stores and ranks the results of fine-tuning runs, and writes those of a sweep."""
+"""Stores and ranks the results of fine-tuning runs, and renders those of a sweep."""
 
 import dataclasses
 import math
@@ -9,20 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import rich.box
 import rich.console
 import rich.table
 
 from bert_jax import digests, small_files, storage
-from bert_jax.distributed import multihost
 from bert_jax.errors import AllDivergedError, CorruptError
 from bert_jax.finetuning.setup import Setup, Split
 from bert_jax.finetuning.tasks.base import Examples
 from bert_jax.interop import files, huggingface_write
-from bert_jax.monitoring.progress import Progress, format_duration
+from bert_jax.monitoring.progress import format_duration
 
+Scores = dict[str, dict[str, float]]  # the metrics of dev sets, by spec
 MODEL_DIRECTORY = "model"
 RESULT_FILE = "result.json"
 SUMMARY_FILE = "results.json"
@@ -43,10 +42,9 @@ model = {cls}.from_pretrained("DIRECTORY")
 
 or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is the
 directory of this file."""
-LENGTH = (
-    "The model was fine-tuned on rows of up to {length} tokens. Longer texts are"
-    " truncated at the end."
-)
+LENGTH = "The model was fine-tuned on rows of up to {length} tokens. {longer}"
+CUT = "Longer texts are truncated at the end."
+WINDOWS = "A longer paragraph is split into overlapping rows."
 PAIRS = (
     "A pair that is too long loses tokens from the end of the longer text; if both are"
     " equally long, from the second (google-research/bert run_classifier.py)."
@@ -59,8 +57,6 @@ PAIRS = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of a run."""
-
     learning_rate: float
     seed: int
     diverged: str  # the reason if the run diverged, otherwise ""
@@ -72,12 +68,10 @@ class Result:
 
 
 def directory_of(workdir: str, learning_rate: float, seed: int) -> str:
-    """Returns the directory of one run of a sweep."""
     return f"{workdir}/runs/lr{learning_rate:g}_seed{seed}"
 
 
 def write(workdir: str, result: Result) -> None:
-    """Writes the result of a completed run into its directory."""
     small_files.write_json(Path(workdir) / RESULT_FILE, dataclasses.asdict(result))
 
 
@@ -107,7 +101,7 @@ def best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
 
 def worth(metrics: dict[str, Any], metric: str) -> float:
     """Returns the value that ranks metrics; NaN and a missing value rank last."""
-    value = metrics.get(metric)  # metrics.jsonl has null for NaN
+    value = metrics.get(metric)  # null in files of earlier versions
     return value if value is not None and math.isfinite(value) else -math.inf
 
 
@@ -151,53 +145,8 @@ def print_table(results: Sequence[Result], metric: str) -> None:
             )
 
 
-def write_best(
-    setup: Setup,
-    workdir: str,
-    results: Sequence[Result],
-    best: Result,
-    params: Any,
-    seconds: float,
-) -> None:
-    """Writes a model, its predictions, the plots and results.json; prints all runs."""
-    metric = setup.config.metric
-
-    def predict(split: Split) -> Any:
-        doing = f"predicting {split.spec}"
-        with Progress(doing, len(split.features), "rows") as progress:
-            return setup.predict(params, split, progress.add)
-
-    predicted = [predict(split) for split in setup.datasets.dev]
-    tests = [predict(split) for split in setup.datasets.test]
-    # Process 0 writes the model, and holds only its shards of split parameters.
-    whole = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
-
-    def write_all() -> str:
-        scores = write_predictions(setup, workdir, predicted, tests)
-        write_model(setup, whole, workdir, scores)
-        plot_curves(workdir, results, metric)
-        dev = setup.datasets.dev[0].examples
-        plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
-        content = {
-            "metric": metric,
-            "best": {"learning_rate": best.learning_rate, "seed": best.seed},
-            "dev": scores,
-            "runs": [dataclasses.asdict(result) for result in results],
-        }
-        small_files.write_json(Path(workdir) / SUMMARY_FILE, content)
-        print_table(results, metric)
-        print(summary(setup, workdir, best, scores, seconds))
-        return ""
-
-    multihost.agree("end", write_all)  # all processes wait for process 0
-
-
 def summary(
-    setup: Setup,
-    workdir: str,
-    best: Result,
-    scores: dict[str, dict[str, float]],
-    seconds: float,
+    setup: Setup, workdir: str, best: Result, scores: Scores, seconds: float
 ) -> str:
     """Returns the last lines of a sweep: its best run, files and next command."""
     metric = setup.config.metric
@@ -230,8 +179,8 @@ def _majority(dev: Split) -> str:
 
 def write_predictions(
     setup: Setup, workdir: str, dev: list[Any], test: list[Any]
-) -> dict[str, dict[str, float]]:
-    """Writes the predictions of all sets; returns the metrics of dev sets by spec."""
+) -> Scores:
+    """Writes the predictions of all sets; returns the metrics of dev sets."""
     task, names, scores = setup.config.task, setup.datasets.names, {}
     for kind, splits, predictions in (
         ("dev", setup.datasets.dev, dev),
@@ -250,9 +199,9 @@ def write_predictions(
 
 
 def write_model(
-    setup: Setup, params: Any, workdir: str, scores: dict[str, dict[str, float]]
+    setup: Setup, params: Any, workdir: str, best: Result, scores: Scores
 ) -> None:
-    """Writes a model for transformers and `predict`, in the place of an earlier one."""
+    """Writes the model of a run, the best, in the place of an earlier one."""
     target = Path(workdir) / MODEL_DIRECTORY
     old = target.with_name(f".{MODEL_DIRECTORY}.unfinished.old")
     # A killed process leaves its unfinished directory.
@@ -265,20 +214,21 @@ def write_model(
         )
         setup.config.task.write_settings(tmp, setup.datasets.train.examples)
         digests.write_sums(tmp)
-        write_card(tmp, setup, scores)  # has no digest, because users edit it
+        write_card(tmp, setup, best, scores)  # has no digest: users edit it
         if target.exists():
             os.replace(target, old)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def write_card(
-    directory: Path, setup: Setup, scores: dict[str, dict[str, float]]
-) -> None:
+def write_card(directory: Path, setup: Setup, best: Result, scores: Scores) -> None:
     """Writes README.md into the directory of a fine-tuned model."""
-    config, names = setup.config, setup.datasets.names
-    task = config.task
+    recipe = dataclasses.replace(setup.config.recipe, learning_rate=best.learning_rate)
+    config = dataclasses.replace(setup.config, recipe=recipe)
+    task, names = config.task, setup.datasets.names
     cls = task.head.architecture.removeprefix("Bert").removeprefix("Model")
-    limits = [LENGTH.format(length=config.sequence_length), *[PAIRS] * task.cuts_pairs]
+    longer = WINDOWS if task.has_pairs and not task.cuts_pairs else CUT
+    limit = LENGTH.format(length=config.sequence_length, longer=longer)
+    limits = [limit, *[PAIRS] * task.cuts_pairs]
     metrics = [
         f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
         for spec, found in scores.items()
@@ -287,7 +237,8 @@ def write_card(
     sections = [
         f"{METADATA}pipeline_tag: {task.pipeline}\n---",
         f"# BERT for {task.kind.replace('_', ' ')}",
-        f"Fine-tuned with bert_jax on `{config.data.train}`.",
+        f"Fine-tuned with bert_jax on `{config.data.train}`: seed {best.seed}, step"
+        f" {best.best_step:,}.",
         f"## Loading\n\n{LOADING.format(cls='AutoModel' + cls)}",
         "\n".join(["## Metrics\n\n| dev set | metric | |\n|---|---|---|", *metrics]),
         f"## Input\n\n{' '.join(limits)}",

@@ -7,6 +7,7 @@ is complete, result.json.
 
 import contextlib
 import dataclasses
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,12 @@ BEST = "best"  # directory of the best parameters, in that of the run
 # Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
 # the newest may be corrupt. Of the best parameters, one is kept.
 _KEEP = CheckpointConfig(
-    every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
+    every_steps=1,
+    every_minutes=0.0,
+    keep=2,
+    keep_every_steps=0,
+    keep_steps=(),
+    keep_best=0,
 )
 _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 
@@ -96,7 +102,6 @@ def best_params(setup: Setup, result: Result, workdir: str) -> Any:
 
 
 def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
-    """Returns the steps after which the dev set is evaluated."""
     if every := config.eval_every_steps:
         return {*range(every, num_steps, every), num_steps}
     num_epochs = min(config.recipe.num_epochs, num_steps)
@@ -104,8 +109,6 @@ def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
 
 
 class _Run:
-    """A run in progress."""
-
     def __init__(
         self,
         setup: Setup,
@@ -128,9 +131,9 @@ class _Run:
         self._dev_steps = dev_steps(config, setup.num_steps)
         self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
-        self._dropout_key = tuning_step.dropout_key(seed)
+        init_key, self._dropout_key = tuning_step.run_keys(seed)
         self._checkpoints = Checkpoints(workdir, _KEEP)
-        self._step, self._state = self._restore(learning_rate, seed)
+        self._step, self._state = self._restore(learning_rate, init_key)
         best = f"{workdir}/{BEST}"
         multihost.agree(f"{workdir}: best", lambda: _drop_after(best, self._step))
         self._best_weights = Checkpoints(best, _KEEP_BEST)
@@ -155,7 +158,7 @@ class _Run:
             f"{workdir}: history", lambda: _read_history(workdir)
         )
 
-    def _restore(self, learning_rate: float, seed: int) -> tuple[int, TrainState]:
+    def _restore(self, learning_rate: float, key: jax.Array) -> tuple[int, TrainState]:
         """Initializes the state or restores the newest one; returns its step, too."""
         setup = self._setup
         tx, _ = tuning_step.make_optimizer(
@@ -163,7 +166,7 @@ class _Run:
         )
 
         def init() -> TrainState:
-            _, params = setup.build(tuning_step.init_key(seed))
+            _, params = setup.build(key)
             shard = setup.config.mesh.shard_optimizer
             split = sharding.shard_over_data(params) if shard else params
             zero = jnp.zeros((), jnp.int32)
@@ -174,7 +177,7 @@ class _Run:
             like = jax.eval_shape(jax.jit(init))
             return step, self._checkpoints.restore(step, like, setup.mesh)
         state = jax.jit(init)()
-        if not setup.is_from_scratch:
+        if not setup.start.is_from_scratch:
             params = parameters.place(state.params, setup.encoder.arrays)
             state = dataclasses.replace(state, params=params)
         return 0, state
@@ -303,8 +306,11 @@ def _read_history(workdir: str) -> list[dict[str, float]]:
     """Returns the evaluations of the dev set in metrics.jsonl."""
     history = []
     for line in writer.read(workdir):
-        names = [name for name in line if name.startswith("dev_")]
-        dev = {name.removeprefix("dev_"): line[name] for name in names}
+        dev = {
+            name.removeprefix("dev_"): math.nan if value is None else value  # as logged
+            for name, value in line.items()
+            if name.startswith("dev_")
+        }
         if dev:
             history.append({"step": line["step"], **dev})
     return history

@@ -22,7 +22,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import batches
 from bert_jax.finetuning import step as tuning_step
-from bert_jax.finetuning.batches import Predictor
+from bert_jax.finetuning.batches import Batching, Predictor
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.tasks import HEADS
 from bert_jax.finetuning.tasks.base import Role
@@ -45,8 +45,6 @@ DIGESTED = {
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The model that fine-tuning starts from."""
-
     model: str  # path of the encoder
     # whether only its sizes and tokenizer are used, not its weights
     is_from_scratch: bool
@@ -57,8 +55,6 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One data set."""
-
     spec: str
     examples: Any  # its `Examples`, of the subclass that the task reads
     features: Any  # their rows, which are `Features` of the task
@@ -66,8 +62,6 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Datasets:
-    """The data sets of a config."""
-
     names: tuple[str, ...]  # label names of the head; () if its outputs have no names
     train: Split  # the training set
     dev: tuple[Split, ...]  # dev sets; the first one selects the best checkpoint
@@ -94,31 +88,36 @@ def _digest(split: Split, names: tuple[str, ...]) -> bytes:
 
 
 def read_datasets(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
-    """Reads all data sets of a config."""
     task, header, length = config.task, config.data.header, config.sequence_length
-    names = task.label_names(config.data.train, header)
+    names: tuple[str, ...] = ()  # those of the training set, when it has been read
 
     def split(spec: str, role: Role) -> Split:
-        examples: Any = task.read(spec, header, names, role)
+        nonlocal names
+        examples: Any
+        examples, names = task.read(spec, header, names, role)
         if role == "test":
             examples = examples.as_test_set(train.examples)
         elif not examples.is_labelled:
             raise ConfigError(
-                f"{spec} has no labels; config.data.train and config.data.dev need"
-                " labels: check the columns that config.task names"
+                f"{spec} has no labels, which a train or dev set needs; check the"
+                " columns that config.task names"
             )
         features = task.featurize(examples, names, tokenizer, length, role)
         if not len(features):
             raise ConfigError(f"{spec} has no examples; {examples.why_empty()}")
         return Split(spec, examples, features)
 
-    train = split(config.data.train, "train")
-    return Datasets(
-        names,
-        train,
-        tuple(split(spec, "dev") for spec in config.data.dev),
-        tuple(split(spec, "test") for spec in config.data.test),
-    )
+    role: Role = "train"
+    try:
+        train = split(config.data.train, role)
+        role = "dev"
+        dev = tuple(split(spec, role) for spec in config.data.dev)
+        role = "test"
+        test = tuple(split(spec, role) for spec in config.data.test)
+    except ConfigError as error:
+        error.args = (f"config.data.{role}: {error}",)
+        raise
+    return Datasets(names, train, dev, test)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Setup:
 
     config: FinetuneConfig
     encoder: HostModel
-    is_from_scratch: bool  # see `Start`
+    start: Start  # where the encoder is from
     datasets: Datasets
     sha256: dict[str, str]  # digests of the data, by set, and of the teacher
     mesh: jax.sharding.Mesh
@@ -159,7 +158,6 @@ class Setup:
 
     @property
     def num_steps(self) -> int:
-        """Returns the number of steps of a run."""
         recipe = self.config.recipe
         num_rows = len(self.datasets.train.features)
         return batches.num_steps(num_rows, recipe.num_epochs, recipe.global_batch_size)
@@ -178,13 +176,10 @@ class Setup:
     def predictor(self) -> Predictor:
         """Returns the predictor, shared by all runs and data sets."""
         config = self.config
-        return Predictor(
-            self.graphdef,
-            max_length=config.sequence_length,
-            batch_size=config.recipe.global_batch_size,
-            dtype=step_lib.compute_dtype(config.compute_dtype),
-            mesh=self.mesh,
-        )
+        batch_size = config.recipe.global_batch_size
+        dtype = step_lib.compute_dtype(config.compute_dtype)
+        batching = Batching(config.sequence_length, batch_size, dtype, self.mesh)
+        return Predictor(self.graphdef, batching)
 
     def predict(self, params: Any, split: Split, on_rows: OnRows | None = None) -> Any:
         """Returns the predictions for a data set, see `Task.predict`."""
@@ -195,7 +190,6 @@ class Setup:
     def evaluate(
         self, params: Any, split: Split, on_rows: OnRows | None = None
     ) -> dict[str, float]:
-        """Returns the metrics of a labelled data set."""
         predicted = self.predict(params, split, on_rows)
         return self.config.task.evaluate(split.examples, predicted, self.datasets.names)
 
@@ -213,8 +207,6 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     )
     mesh_lib.host_part(mesh, jax.process_index())
     encoder = model_lib.read_encoder(start.model, start.lowercase)
-    if config.task.has_pairs:
-        model_lib.check_pairs(encoder.config, f"config.task.kind={config.task.kind!r}")
     encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
     teacher, key = None, "config.distill.teacher"
@@ -224,6 +216,8 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     if teacher:
         models[f"{key}={config.distill.teacher}"] = teacher
     for name, model in models.items():
+        if config.task.has_pairs:
+            model_lib.check_pairs(model.config, name)
         most = model.config.max_position_embeddings
         config = fit_length(config, start.given, name, most)
     # Process 0 reads first: it may have to prepare a dataset of TensorFlow Datasets.
@@ -246,7 +240,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         )
     print(compilation.enable_cache(config.compilation_cache_dir), flush=True)
     placed = model_lib.place(teacher) if teacher else None
-    return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
+    return Setup(config, encoder, start, datasets, sha256, mesh, placed)
 
 
 def fit_length(

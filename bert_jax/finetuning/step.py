@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax.config import OptimizerConfig
 from bert_jax.distributed import sharding
 from bert_jax.finetuning.config import DistillConfig, FinetuneConfig, RecipeConfig
 from bert_jax.finetuning.tasks.base import Task
@@ -29,28 +28,19 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.step import Batch, Metrics, TrainState
 
 
+def run_keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the keys of a run: of the head's initial weights, and of dropout."""
+    key = jax.random.key(seed)
+    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
 def make_optimizer(
     recipe: RecipeConfig, learning_rate: Any, num_steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the optimizer and the schedule of a run; `learning_rate` is the peak."""
     warmup_steps = int(recipe.warmup_fraction * num_steps)
-    config = OptimizerConfig(
-        name=recipe.optimizer,
-        schedule="linear",
-        schedule_by_phase=False,
-        reset_moments_by_phase=False,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        decay_steps=0,
-        weight_decay=recipe.weight_decay,
-        beta1=recipe.beta1,
-        beta2=recipe.beta2,
-        epsilon=recipe.epsilon,
-        mu_dtype="float32",
-        clip_norm=recipe.clip_norm,
-    )
     schedule = optimizer.warmup_linear_decay(learning_rate, warmup_steps, num_steps)
-    return optimizer.transformation(config, schedule), schedule
+    return optimizer.transformation(recipe.optimizer, recipe, schedule), schedule
 
 
 def make_train_step(
@@ -173,13 +163,3 @@ def states_distance(
     B = ids.shape[0]
     distance_BC = jnp.reshape(distance_R, (B, rows[0] // B), out_sharding=by_row)
     return jnp.mean(distance_BC, axis=1) / num_layers
-
-
-def init_key(seed: int) -> jax.Array:
-    """Returns the PRNG key that initializes the head."""
-    return jax.random.fold_in(jax.random.key(seed), 0)
-
-
-def dropout_key(seed: int) -> jax.Array:
-    """Returns the PRNG key for dropout."""
-    return jax.random.fold_in(jax.random.key(seed), 1)

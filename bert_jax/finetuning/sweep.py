@@ -4,6 +4,7 @@ The workdir of a sweep keeps its settings the same in every call, and has the be
 model, predictions and metrics.
 """
 
+import dataclasses
 import json
 import os
 import time
@@ -24,9 +25,10 @@ from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
 from bert_jax.finetuning.config import MAY_CHANGE, FinetuneConfig
 from bert_jax.finetuning.results import Result
-from bert_jax.finetuning.setup import Datasets, Setup, Start
+from bert_jax.finetuning.setup import DIGESTED, Datasets, Setup, Split, Start
+from bert_jax.monitoring.progress import Progress
 
-SETTINGS_FILE = "finetune.json"
+SETTINGS_FILE = workdir_lib.FINETUNING_FILE
 # Attributes that count lost data, of features or examples -> their descriptions.
 LOSSES = {
     "num_truncated": "rows truncated to the sequence length",
@@ -47,11 +49,11 @@ def sweep(
     workdir: str,
     learning_rates: Sequence[float],
     seeds: Sequence[int],
-) -> list[Result]:
+) -> None:
     """Runs every learning rate with every seed, and writes the best model.
 
     Completed runs of earlier calls are not repeated, and an interrupted one resumes.
-    Returns the results of all runs in the workdir, which all processes share.
+    All processes share the workdir.
 
     Raises:
       AllDivergedError: if every run diverged before its first evaluation.
@@ -60,8 +62,8 @@ def sweep(
     began = time.monotonic()
     setup = setup_lib.open_inputs(config, start)
     multihost.make_shared(workdir)
-    multihost.agree("workdir", lambda: lock_and_check(workdir, setup, start))
-    print(describe(setup, start, workdir), flush=True)
+    multihost.agree("workdir", lambda: lock_and_check(workdir, setup))
+    print(describe(setup, workdir), flush=True)
     preemption.save_on_signals()
     for learning_rate in learning_rates:
         for seed in seeds:
@@ -74,46 +76,71 @@ def sweep(
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
     preemption.restore_ctrl_c()
-    results = results_lib.read_all(workdir)
-    write(setup, workdir, results, time.monotonic() - began)
-    return results
+    seconds = time.monotonic() - began
+    write(setup, workdir, results_lib.read_all(workdir), seconds)
 
 
 def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> None:
     """Writes the best run's model, predictions and metrics, and prints all results."""
-    best = results_lib.best_run(results, setup.config.metric)
+    metric = setup.config.metric
+    best = results_lib.best_run(results, metric)
     directory = results_lib.directory_of(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
-    results_lib.write_best(setup, workdir, results, best, params, seconds)
+
+    def predict(split: Split) -> Any:
+        doing = f"predicting {split.spec}"
+        with Progress(doing, len(split.features), "rows") as progress:
+            return setup.predict(params, split, progress.add)
+
+    predicted = [predict(split) for split in setup.datasets.dev]
+    tests = [predict(split) for split in setup.datasets.test]
+    # Process 0 writes the model, and holds only its shards of split parameters.
+    whole = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
+
+    def write_all() -> str:
+        scores = results_lib.write_predictions(setup, workdir, predicted, tests)
+        results_lib.write_model(setup, whole, workdir, best, scores)
+        results_lib.plot_curves(workdir, results, metric)
+        dev, names = setup.datasets.dev[0].examples, setup.datasets.names
+        results_lib.plot_confusion(workdir, dev, predicted[0], names)
+        content = {
+            "metric": metric,
+            "best": {"learning_rate": best.learning_rate, "seed": best.seed},
+            "dev": scores,
+            "runs": [dataclasses.asdict(result) for result in results],
+        }
+        path = Path(workdir) / results_lib.SUMMARY_FILE
+        small_files.write_json(path, content)
+        results_lib.print_table(results, metric)
+        print(results_lib.summary(setup, workdir, best, scores, seconds))
+        return ""
+
+    multihost.agree("end", write_all)  # all processes wait for process 0
 
 
-def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
+def lock_and_check(workdir: str, setup: Setup) -> str:
     """Locks the workdir and writes its settings; returns "", for `multihost.agree`."""
+    path = Path(workdir) / SETTINGS_FILE
+    if not path.is_file():
+        workdir_lib.check_not_other(workdir, f"--workdir={workdir}")
     workdir_lib.lock(workdir)
     for name in (results_lib.MODEL_DIRECTORY, results_lib.PREDICTIONS_DIRECTORY):
-        path = Path(workdir) / name
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise ConfigError(f"{path} is not a directory; remove it")
+        output = Path(workdir) / name
+        if output.is_symlink() or (output.exists() and not output.is_dir()):
+            raise ConfigError(f"{output} is not a directory; remove it")
+    model = setup.start.model
     settings: dict[str, Any] = {
         "config": json.loads(setup.config.to_json()),
         # Other paths are URLs, or names on the Hugging Face Hub.
-        "model": os.path.abspath(start.model)
-        if os.path.exists(start.model)
-        else start.model,
-        "is_from_scratch": start.is_from_scratch,
+        "model": os.path.abspath(model) if os.path.exists(model) else model,
+        "is_from_scratch": setup.start.is_from_scratch,
         "lowercase": setup.encoder.tokenizer.lowercase,
         "encoder_sha256": setup_lib.digest(setup.encoder),
         "data_sha256": setup.sha256,
     }
-    path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or use another --workdir"
         _check_same(workdir, small_files.read_json(path, remedy), settings)
-    elif (Path(workdir) / workdir_lib.CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"--workdir={workdir} has a run of python -m bert_jax.train, or a model;"
-            " use another --workdir"
-        )
     small_files.write_json(path, settings)
     return ""
 
@@ -121,26 +148,39 @@ def lock_and_check(workdir: str, setup: Setup, start: Start) -> str:
 def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises ConfigError if a setting that may not change differs."""
     before, now = config_lib.flatten(before), config_lib.flatten(now)
-    for key in sorted({*before, *now}):
-        if key.startswith(MAY_CHANGE) or before.get(key) == now.get(key):
-            continue
-        if key in setup_lib.DIGESTED:
-            raise ConfigError(
-                f"{setup_lib.DIGESTED[key]} has changed since --workdir={workdir} was"
-                " started; restore it, or use another --workdir"
-            )
+    keys = [
+        key
+        for key in sorted({*before, *now}, key=lambda key: (key in DIGESTED, key))
+        if not key.startswith(MAY_CHANGE) and before.get(key) != now.get(key)
+    ]
+    if not keys:
+        return
+    if (key := keys[0]) in DIGESTED:
+        was = f" ({before['model']})" if key == "encoder_sha256" else ""
         raise ConfigError(
-            f"{key}={now.get(key)!r}, but --workdir={workdir} was started with"
-            f" {before.get(key)!r}; use that value, or another --workdir"
+            f"{DIGESTED[key]} has changed since --workdir={workdir} was started;"
+            f" restore it{was}, or use another --workdir"
         )
+    more = {key: before.get(key) for key in keys[1:] if key not in DIGESTED}
+    raise ConfigError(
+        f"{key}={now.get(key)!r}, but --workdir={workdir} was started with"
+        f" {before.get(key)!r}{workdir_lib.others(more, SETTINGS_FILE)}"
+    )
 
 
-def describe(setup: Setup, start: Start, workdir: str) -> str:
+def describe(setup: Setup, workdir: str) -> str:
     """Returns the first lines of a sweep: its model, task, data and devices."""
-    config, datasets = setup.config, setup.datasets
+    config, datasets, start = setup.config, setup.datasets, setup.start
     part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
     names = f", {len(datasets.names)} labels" if datasets.names else ""
     notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
+    train = _place(datasets.train)
+    notes += [
+        f"WARNING: config.data.dev has {split.spec}, the training set: scores on it are"
+        " those of the training set"
+        for split in datasets.dev
+        if _place(split) == train
+    ]
     sizes = [
         split.examples.size(len(split.features))
         for split in (datasets.train, *datasets.dev)
@@ -159,6 +199,12 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
         f" {workdir}",
     ]
     return "\n".join(lines)
+
+
+def _place(split: Split) -> tuple[str, str]:
+    """Returns the kind of a data set, and its path without links."""
+    kind, _, path = split.spec.partition(":")
+    return kind, os.path.realpath(path)
 
 
 def _size(model: ModelConfig) -> str:

@@ -22,7 +22,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,7 +38,8 @@ csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
 # Values of data sets that usually mean that an example has no label: SNLI has "-", and
 # Hugging Face's datasets -1.
 _UNLABELLED = ("", "-", "-1", "nan", "null")
-Located = list[tuple[Any, str]]  # values, each with its place for error messages
+T = TypeVar("T")
+LABEL = "config.task.label"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +80,15 @@ class Table:
             f" {', '.join(self.columns) or 'none'}{hint}"
         )
 
-    def located(self, name: str, key: str) -> Located:
-        """Returns the values of a column with their places."""
-        return [
-            (value, f"{self.spec}, example {i},")
-            for i, value in enumerate(self.column(name, key), start=1)
-        ]
+    def convert(self, name: str, key: str, function: Callable[[Any], T]) -> list[T]:
+        """Converts the values of a column; a ValueError gets the number of its row."""
+        found = []
+        for i, value in enumerate(self.column(name, key), start=1):
+            try:
+                found.append(function(value))
+            except ValueError as error:
+                raise ConfigError(f"{self.spec}, example {i}, {error}") from None
+        return found
 
 
 def read(spec: str, header: tuple[str, ...] = ()) -> Table:
@@ -95,19 +99,29 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
             f"{spec!r} is not a spec of labelled data; it must begin with one of"
             f" {', '.join(f'{name}:' for name in _READERS)} as in csv:train.csv"
         )
+    check_header(spec, header)
     table = _READERS[kind](spec, argument, header)
     if not any(table.columns.values()):
         raise ConfigError(f"{spec} has no rows")
     return table
 
 
+def check_header(spec: str, header: tuple[str, ...]) -> None:
+    """Raises ConfigError if columns are named of a data set that names its own."""
+    if header and not spec.startswith(("csv:", "tsv:")):
+        raise ConfigError(
+            f"{spec}: config.data.header={header} names the columns of a csv: or tsv:"
+            " file; set config.data.header=()"
+        )
+
+
 def _tsv(spec: str, path: str, header: tuple[str, ...]) -> Table:
-    rows = ((number, line.split("\t")) for number, line in _lines(path))
+    rows = ((number, line.split("\t")) for number, line in lines_of(path))
     return _from_rows(spec, path, rows, header)
 
 
 def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
-    text = (line + "\n" for _, line in _lines(path))
+    text = (line + "\n" for _, line in lines_of(path))
     first = next(text, "")
     # Spreadsheets write semicolons where the comma is the decimal separator.
     delimiter = ";" if ";" in first and "," not in first and not header else ","
@@ -123,7 +137,8 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     return _from_rows(spec, path, iter(rows), header)
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
+def lines_of(path: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number, text) for every line of a file."""
     return lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
 
 
@@ -154,9 +169,8 @@ def _from_rows(
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
-    _check_no_header(spec, header)
     rows: list[tuple[int, dict[str, Any]]] = []
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         if not line.strip():
             continue
         row = json_lines.parse(line, f"{path}:{number}")
@@ -176,7 +190,6 @@ def encodable(value: Any) -> Any:
 
 
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
-    _check_no_header(spec, header)
     name, split = tfds_lib.name_and_split(argument)
     if not split:
         raise ConfigError(f"{spec} names no split; give one, for example {spec}:train")
@@ -205,14 +218,6 @@ def _as_python(value: Any, feature: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _check_no_header(spec: str, header: tuple[str, ...]) -> None:
-    if header:
-        raise ConfigError(
-            f"{spec} names its own columns; set config.data.header=() instead of"
-            f" {', '.join(header)}"
-        )
-
-
 _READERS: dict[str, Callable[[str, str, tuple[str, ...]], Table]] = {
     "tsv": _tsv,
     "csv": _csv,
@@ -228,14 +233,14 @@ def texts(table: Table, column: str, key: str) -> list[str]:
             f"{table.spec}, line {table.absent[column]}, has no {column!r}, which {key}"
             " names; add it to every line"
         )
-    return [text(value, where, key) for value, where in table.located(column, key)]
+    return table.convert(column, key, lambda value: text(value, key))
 
 
-def text(value: Any, where: str, key: str) -> str:
+def text(value: Any, key: str) -> str:
     """Returns a value as text; "" for null."""
     if isinstance(value, list | dict):
-        raise ConfigError(
-            f"{where} has {value!r} in a column of {key}; write a text, not a"
+        raise ValueError(
+            f"has {value!r} in a column of {key}; write a text, not a"
             f" {'list' if isinstance(value, list) else 'JSON object'}"
         )
     return "" if value is None else str(value)
@@ -248,12 +253,12 @@ def names_in(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=float) if numbers else sorted(names))
 
 
-def name_of(value: Any, where: str) -> str:
+def name_of(value: Any) -> str:
     """Returns a label of the data as text; "" for None."""
     if isinstance(value, dict) or as_list(value) is not None:
-        raise ConfigError(
-            f"{where} has the label {value!r}, but a class is a text or a number; for"
-            " lists of classes, set config.task.kind=multi_label"
+        raise ValueError(
+            f"has the label {value!r}, but a class is a text or a number; for lists of"
+            " classes, set config.task.kind=multi_label"
         )
     return "" if value is None else str(value).strip()
 
@@ -263,87 +268,91 @@ def is_unlabelled(name: str, names: Sequence[str]) -> bool:
     return name.lower() in _UNLABELLED and name not in names
 
 
-def parts(value: Any, where: str) -> list[str]:
+def parts(value: Any) -> list[str]:
     """Splits a list of class labels, or comma-separated text; "" has none."""
     found = as_list(value)
     if found is None:
-        text = name_of(value, where)
+        text = name_of(value)
         if text.startswith(("[", "{")):
-            raise ConfigError(
-                f"{where} has the labels {text!r}, which are not a list; write them as"
-                " a,b or as a JSON list"
+            raise ValueError(
+                f"has the labels {text!r}, which are not a list; write them as a,b or"
+                " as a JSON list"
             )
         found = text.split(",")
-    names = [name for name in (name_of(part, where) for part in found) if name]
+    names = [name for name in map(name_of, found) if name]
     if set(names) <= {"0", "1"} and len(set(names)) < len(names):
-        raise ConfigError(
-            f"{where} has the labels {value!r}, which seem to be a 0 or 1 for each"
-            " class; list the names or the numbers of its classes"
+        raise ValueError(
+            f"has the labels {value!r}, which seem to be a 0 or 1 for each class; list"
+            " the names or the numbers of its classes"
         )
     return names
 
 
-def classes(values: Located, names: Sequence[str], key: str) -> np.ndarray:
-    """Returns int32[N], the class of each name or number; -1 if it is not labelled."""
+def classes(table: Table, column: str, names: Sequence[str], key: str) -> np.ndarray:
+    """Returns int32[N], the class of each name or number; -1 if it is not labelled.
+
+    The key has the names.
+    """
     find = _class_finder(names, key)
-    classes_N = np.full(len(values), -1, np.int32)
-    for i, (value, where) in enumerate(values):
-        name = name_of(value, where)
-        if not is_unlabelled(name, names):
-            classes_N[i] = find(name, where)
-    return classes_N
+
+    def number(value: Any) -> int:
+        name = name_of(value)
+        return -1 if is_unlabelled(name, names) else find(name)
+
+    return np.array(table.convert(column, LABEL, number), np.int32)
 
 
-def class_sets(values: Located, names: Sequence[str], key: str) -> np.ndarray:
+def class_sets(table: Table, column: str, names: Sequence[str], key: str) -> np.ndarray:
     """Returns float32[N, C], 1 for the classes of a list or comma-separated text."""
     find = _class_finder(names, key)
-    sets_NC = np.zeros((len(values), len(names)), np.float32)
-    for i, (value, where) in enumerate(values):
-        sets_NC[i, [find(part, where) for part in parts(value, where)]] = 1.0
+    found = table.convert(column, LABEL, lambda value: [*map(find, parts(value))])
+    sets_NC = np.zeros((len(found), len(names)), np.float32)
+    for i, numbers in enumerate(found):
+        sets_NC[i, numbers] = 1.0
     return sets_NC
 
 
-def _class_finder(names: Sequence[str], key: str) -> Callable[[str, str], int]:
-    """Returns a function that maps a label and its place to the number of its class."""
+def _class_finder(names: Sequence[str], key: str) -> Callable[[str], int]:
+    """Returns a function that maps a label to the number of its class."""
     numbers, or_numbers = {name: i for i, name in enumerate(names)}, ""
     # If any name is a number, numbers in the data are names rather than indices.
     if names and not any(map(_is_number, names)):
         numbers = {str(i): i for i in range(len(names))} | numbers
         or_numbers = f", or 0 to {len(names) - 1}"
 
-    def find(label: str, where: str) -> int:
+    def find(label: str) -> int:
         if label in numbers:
             return numbers[label]
         close = difflib.get_close_matches(label, names, n=1)
         hint = f"; the nearest is {close[0]!r}" if close else ""
-        raise ConfigError(
-            f"{where} has the label {label!r}, which is not in {key}"
+        raise ValueError(
+            f"has the label {label!r}, which is not in {key}"
             f" ({', '.join(names)}{or_numbers}){hint}"
         )
 
     return find
 
 
-def scores(values: Located, key: str) -> np.ndarray:
+def score(value: Any, key: str) -> float:
+    """Returns a finite number of a column that a config key names."""
+    number = float(value) if _is_number(value) else math.inf
+    if abs(number) > float(np.finfo(np.float32).max):
+        raise ValueError(
+            f"has {value!r} in the column of {key}; it must be a finite number"
+        )
+    return number
+
+
+def scores(table: Table, column: str, key: str) -> np.ndarray:
     """Returns the finite numbers of a column that a config key names, as float32[N]."""
-    scores_N = np.empty(len(values), np.float32)
-    for i, (value, where) in enumerate(values):
-        try:
-            scores_N[i] = float(value)
-        except (TypeError, ValueError):
-            scores_N[i] = np.nan
-        if not np.isfinite(scores_N[i]):
-            raise ConfigError(
-                f"{where} has {value!r} in the column of {key}; it must be a finite"
-                " number"
-            )
-    return scores_N
+    found = table.convert(column, key, lambda value: score(value, key))
+    return np.array(found, np.float32)
 
 
-def _is_number(name: str) -> bool:
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(float(name))
-    except ValueError:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
         return False
 
 

@@ -16,18 +16,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from bert_jax.config.validation import one_of, require
 from bert_jax.data.batches import row_layout
-from bert_jax.data.batches.row_layout import Rows
-from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning import batches
+from bert_jax.finetuning.batches import Predictor
+from bert_jax.finetuning.tasks.text import TextFeatures
 from bert_jax.inference import model as base
-from bert_jax.inference.model import Model, Parts, Text
+from bert_jax.inference.model import Model, Options, Parts, Text
 from bert_jax.loading import model as model_lib
-from bert_jax.model import heads, int8
+from bert_jax.model import heads
 
 # Functions of the hidden states: the embeddings, then the output of each layer. Sums do
 # not include the embeddings.
@@ -81,15 +79,10 @@ def load(
       lowercase: whether the model was trained on lower-cased text, if it does not
         record it.
     """
-    base.check_options(batch_size, compute_dtype, weights)
+    options = Options(max_length, batch_size, compute_dtype, weights)
     with jax.set_mesh(base.current_mesh()):
-        return TextEncoder(
-            model_lib.read_encoder(os.fspath(path), lowercase, "model"),
-            max_length=max_length,
-            batch_size=batch_size,
-            compute_dtype=compute_dtype,
-            weights=weights,
-        )
+        model = model_lib.read_encoder(os.fspath(path), lowercase, "model")
+        return TextEncoder(model, options)
 
 
 class TextEncoder(Model):
@@ -101,15 +94,12 @@ class TextEncoder(Model):
       num_tokens: number of tokens processed so far, special tokens included.
     """
 
-    def __init__(self, model: model_lib.HostModel, **options: Any):
-        super().__init__(model, **options)
+    def __init__(self, model: model_lib.HostModel, options: Options):
+        super().__init__(model, options)
         self.num_layers = model.config.num_hidden_layers
         self.num_tokens = 0
         self._locate = self.tokenizer.locator()
-        self._forward = jax.jit(
-            functools.partial(_forward, self._graphdef, self._dtype),
-            static_argnames=("layers", "pooling"),
-        )
+        self._predictors: dict[tuple[str, str], Predictor] = {}
 
     def features(
         self,
@@ -140,8 +130,7 @@ class TextEncoder(Model):
         self._check(parts, layers, pooling)
         found: list[Any] = [None] * len(parts)
         if parts:
-            with jax.set_mesh(self._mesh):
-                self._compute(parts, layers, pooling, on_batch, found)
+            self._compute(parts, layers, pooling, on_batch, found)
         if pooling not in TEXT_POOLING:
             return found
         num_vectors = 4 if layers == "concat_last_four" else 1
@@ -157,38 +146,35 @@ class TextEncoder(Model):
         found: list[Any],
     ) -> None:
         """Computes the features of each text into `found`."""
-        rows, starts, ends = self._rows(texts)
-        batch_size = batches.rounded_up(self._batch_size, self._mesh)
-        for batch_B in batches.by_length(rows.num_tokens(), batch_size):
-            texts_B = batch_B[batch_B >= 0]
-            rows_B = np.maximum(batch_B, 0)
-            cut = rows.cut(rows_B)
-            layout = cut.layout(rows_B)
-            arrays = cut.arrays(layout)
-            placed = sharding.place_batch(arrays, self._mesh)
-            values = jax.device_get(
-                self._forward(self._params, placed, layers, pooling)
-            )
-            num_tokens_B = (arrays["sequence_ids"] > 0).sum(axis=1)
-            self.num_tokens += int(num_tokens_B[: len(texts_B)].sum())
-            for row, text in enumerate(texts_B):
+        inputs, starts, ends = self._rows(texts)
+        rows, num_tokens_N = inputs.rows, inputs.num_tokens()
+        self.num_truncated += inputs.num_truncated
+        self.num_tokens += int(num_tokens_N.sum())
+        predictor = self._predictors.get((layers, pooling))
+        if predictor is None:
+            outputs = functools.partial(_features, layers, pooling)
+            predictor = Predictor(self._graphdef, self._batching, outputs)
+            self._predictors[layers, pooling] = predictor
+        with jax.set_mesh(self._mesh):
+            for texts_B, values in predictor.batches(self._params, inputs):
                 if pooling in TEXT_POOLING:
-                    found[text] = values[row]
-                    continue
-                tokens = row, slice(num_tokens_B[row])
-                source = layout.source_BT[tokens]
-                found[text] = TokenFeatures(
-                    arrays["input_ids"][tokens],
-                    starts[source],
-                    ends[source],
-                    values[tokens].copy(),
-                )
-                if pooling == "words":
-                    found[text] = word_features(texts[text][0], found[text])
-            if on_batch is not None:
-                on_batch(len(texts_B))
+                    for row, text in enumerate(texts_B):
+                        found[text] = values[row]
+                else:
+                    source_BT = rows.cut(texts_B).layout(texts_B).source_BT
+                    for row, text in enumerate(texts_B):
+                        tokens = row, slice(num_tokens_N[text])
+                        source = source_BT[tokens]
+                        of_tokens = values[tokens].copy()
+                        found[text] = TokenFeatures(
+                            rows.ids[source], starts[source], ends[source], of_tokens
+                        )
+                        if pooling == "words":
+                            found[text] = word_features(texts[text][0], found[text])
+                if on_batch is not None:
+                    on_batch(len(texts_B))
 
-    def _rows(self, texts: list[Parts]) -> tuple[Rows, np.ndarray, np.ndarray]:
+    def _rows(self, texts: list[Parts]) -> tuple[TextFeatures, np.ndarray, np.ndarray]:
         """Returns the rows, and the character offsets of their tokens."""
         located = [self._locate(text[0]) for text in texts]
         b_N = np.full(len(texts), -1)
@@ -200,9 +186,8 @@ class TextEncoder(Model):
         tokens = row_layout.join(ids, self.tokenizer, self.max_length)
         a_N = np.arange(len(texts))
         rows, num_truncated = row_layout.of_pairs(tokens, a_N, b_N, self.max_length)
-        self.num_truncated += num_truncated
         return (
-            rows,
+            TextFeatures(rows, None, None, num_truncated),
             row_layout.aligned([text.starts for text in located], tokens, 0),
             row_layout.aligned([text.ends for text in located], tokens, 0),
         )
@@ -253,16 +238,14 @@ def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     )
 
 
-def _forward(
-    graphdef: nnx.GraphDef,
-    dtype: jnp.dtype,
-    params: Any,
-    batch: dict[str, jax.Array],
+def _features(
     layers: str,
     pooling: str,
+    model: Any,
+    batch: dict[str, jax.Array],
+    dtype: jnp.dtype,
 ) -> jax.Array:
     """Returns float32[B, T, F], or [B, F] if pooled."""
-    model: Any = nnx.merge(graphdef, int8.dequantize(params))
     states = model.bert.states(batch, dropout_key=None, dtype=dtype)
     x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
     if pooling == "cls":

@@ -22,6 +22,8 @@ from bert_jax.monitoring.progress import Progress
 SEPARATOR = " ||| "  # from google-research/bert extract_features.py
 LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
 MAX_LINE_BYTES = 2**30  # large enough that no line is split
+# Files with these names usually have more than one text per line.
+NOT_LINES = (".csv", ".tsv", ".json", ".jsonl", ".html", ".htm", ".xml")
 flags.disclaim_key_flags()  # those of `define_flags` are flags of the command
 
 
@@ -45,9 +47,9 @@ def define_flags(
 
 
 def options(*more: str) -> dict[str, Any]:
-    """Returns options of `inference.load` and its like that flags give."""
-    names = ("max_length", "batch_size", "compute_dtype", *more)
-    return {name: flags.FLAGS[name].value for name in names}
+    """Returns the values of the flags above, which are options of `inference.load`."""
+    names = ("max_length", "batch_size", "compute_dtype", "weights", "lowercase", *more)
+    return {name: flags.FLAGS[name].value for name in names if name in flags.FLAGS}
 
 
 def process(
@@ -66,6 +68,14 @@ def process(
     begin, num_lines = time.monotonic(), 0
     on_batch = progress.add if progress else None
     for chunk in read_chunks(path, max_parts, is_uniform=is_uniform):
+        if not num_lines and Path(path).suffix.lower() in NOT_LINES:
+            cli.print_notes(
+                [
+                    f"--input={path}: every line is read as a text, with its separators"
+                    " or markup, the first line included; unless that is meant, give a"
+                    " file of the texts alone, one per line"
+                ]
+            )
         write(chunk, compute(chunk, on_batch=on_batch))
         num_lines += len(chunk)
     return num_lines, time.monotonic() - begin
@@ -86,12 +96,10 @@ def read(path: str) -> Iterator[str]:
     """Yields the lines of a file or a pipe, or of standard input for "-"."""
     limits = MAX_LINE_BYTES, None, collections.Counter()
     path = "/dev/stdin" if path == "-" else path
-    if path == "/dev/stdin":
-        numbered = lines.split(_pieces(sys.stdin.buffer), path, *limits)
-    elif Path(path).is_fifo():  # as of <(command) in a shell
-        numbered = lines.split(_pieces(open(path, "rb")), path, *limits)
-    else:
-        numbered = lines.read(path, *limits)
+    numbered = lines.read(path, *limits)
+    if path == "/dev/stdin" or Path(path).is_fifo():  # as of <(command) in a shell
+        pipe = sys.stdin.buffer if path == "/dev/stdin" else open(path, "rb")
+        numbered = lines.split(_pieces(pipe), path, *limits)
     for _, line in numbered:
         yield line
 

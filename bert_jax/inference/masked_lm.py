@@ -9,7 +9,6 @@ Shapes: N text, M masked token of all texts, B row of the batch, T token, V voca
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,20 +19,18 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.data.batches import row_layout
-from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
-from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.finetuning import batches
+from bert_jax.finetuning.batches import Batching, Predictor
+from bert_jax.finetuning.tasks.base import Features
 from bert_jax.inference import model as base
-from bert_jax.inference.model import Model
+from bert_jax.inference.model import Model, Options
 from bert_jax.loading import model as model_lib
+from bert_jax.model import heads
 from bert_jax.training import losses
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Pseudo-log-likelihoods of texts."""
-
     values: np.ndarray  # float64[N], in nats; 0 for a text without tokens
     num_tokens: np.ndarray  # int64[N], the number of scored tokens
     num_truncated: int  # the number of truncated texts
@@ -56,16 +53,12 @@ def load_masked_lm(
         number of devices. A text has a row for each of its tokens.
       max_length, compute_dtype, lowercase: as in `load`.
     """
-    base.check_options(batch_size, compute_dtype, "float32")
+    options = Options(max_length, batch_size, compute_dtype)
     with jax.set_mesh(base.current_mesh()):
-        return MaskedLM(
-            model_lib.read_encoder(
-                os.fspath(path), lowercase, "model", has_masked_lm=True
-            ),
-            max_length=max_length,
-            batch_size=batch_size,
-            compute_dtype=compute_dtype,
+        model = model_lib.read_encoder(
+            os.fspath(path), lowercase, "model", has_masked_lm=True
         )
+        return MaskedLM(model, options)
 
 
 class MaskedLM(Model):
@@ -75,23 +68,13 @@ class MaskedLM(Model):
       num_tokens: number of tokens scored so far.
     """
 
-    def __init__(self, model: model_lib.HostModel, **options: Any):
-        super().__init__(model, **options)
+    def __init__(self, model: model_lib.HostModel, options: Options):
+        super().__init__(model, options)
         self.num_tokens = 0
-        self._scorer = Scorer(
-            self._graphdef,
-            self.tokenizer,
-            max_length=self.max_length,
-            batch_size=self._batch_size,
-            dtype=self._dtype,
-            mesh=self._mesh,
-        )
+        self._scorer = Scorer(self._graphdef, self.tokenizer, self._batching)
 
     def score(
-        self,
-        texts: Sequence[str],
-        *,
-        on_batch: Callable[[int], object] | None = None,
+        self, texts: Sequence[str], *, on_batch: Callable[[int], object] | None = None
     ) -> Scores:
         """Computes the pseudo-log-likelihood of each of N texts.
 
@@ -112,26 +95,17 @@ class Scorer:
     """Scores texts with any parameters; compiles one program per row length."""
 
     def __init__(
-        self,
-        graphdef: nnx.GraphDef,
-        tokenizer: Tokenizer,
-        *,
-        max_length: int,
-        batch_size: int,
-        dtype: jnp.dtype,
-        mesh: jax.sharding.Mesh,
+        self, graphdef: nnx.GraphDef, tokenizer: Tokenizer, batching: Batching
     ):
         """Compiles nothing yet.
 
         The graphdef is that of a `BertForPreTraining`; its next-sentence head and
         pooler may be missing.
         """
-        self._batch_size = batches.rounded_up(batch_size, mesh)
-        self._tokenizer, self._encode = tokenizer, tokenizer.encoder()
-        self._mask_id = tokenizer.id(MASK)
-        self._max_length, self._mesh = max_length, mesh
-        self._part = mesh_lib.host_part(mesh, jax.process_index())
-        self._forward = jax.jit(functools.partial(_forward, graphdef, dtype))
+        self._tokenizer, self._length = tokenizer, batching.max_length
+        self._encode = tokenizer.encoder()  # which keeps the pieces of words
+        names = (*heads.INPUTS, "masked_lm_ids", "masked_lm_positions")
+        self._predictor = Predictor(graphdef, batching, _log_probs, names)
 
     def __call__(
         self,
@@ -139,63 +113,60 @@ class Scorer:
         texts: Sequence[str],
         on_batch: Callable[[int], object] | None = None,
     ) -> Scores:
-        """Returns the scores of N texts, the same in every process; see `score`.
-
-        Masked rows are sorted by length before they are batched.
-        """
-        length, text_N = self._max_length, np.arange(len(texts))
-        tokens = row_layout.join(self._encode([*texts]), self._tokenizer, length)
+        """Returns the scores of N texts, the same in every process; see `score`."""
+        text_N = np.arange(len(texts))
+        ids = self._encode([*texts])
+        tokens = row_layout.join(ids, self._tokenizer, self._length)
         no_pair_N = np.full_like(text_N, -1)
-        rows, num_truncated = row_layout.of_pairs(tokens, text_N, no_pair_N, length)
+        rows, num_truncated = row_layout.of_pairs(
+            tokens, text_N, no_pair_N, self._length
+        )
         lengths_N = rows.pairs_N4[:, 1]
-        order_N = np.argsort(lengths_N, kind="stable")
-        text_M = np.repeat(order_N, lengths_N[order_N])
-        position_M = _positions(lengths_N[order_N])
-        log_probs_M = np.empty(len(text_M), np.float32)
-        for masked_B in batches.in_order(len(text_M), self._batch_size):
-            is_real_B = masked_B >= 0
-            padded_B = np.maximum(masked_B, 0)
-            batch = self._masked(rows, text_M[padded_B], position_M[padded_B])
-            placed = batches.place(batch, self._part, self._mesh)
-            log_probs_B = jax.device_get(self._forward(params, placed))
-            log_probs_M[masked_B[is_real_B]] = log_probs_B[is_real_B]
-            if on_batch is not None:
-                on_batch(int(is_real_B.sum()))
+        text_M = np.repeat(text_N, lengths_N)
+        starts_N = np.cumsum(lengths_N) - lengths_N
+        # The places after [CLS]: 1 to n in each text of n tokens.
+        position_M = np.arange(len(text_M)) - starts_N[text_M] + 1
+        features = MaskedTokens(rows, text_M, position_M, self._tokenizer.id(MASK))
+        log_probs_M = np.zeros(0)
+        if len(features):
+            log_probs_M = self._predictor(params, features, on_batch)
         values_N = np.bincount(text_M, weights=log_probs_M, minlength=len(texts))
         return Scores(values_N, lengths_N, num_truncated)
 
-    def _masked(
-        self, rows: Rows, text_B: np.ndarray, position_B: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Returns the rows of some texts, each with [MASK] at one position."""
-        rows = rows.cut(text_B)
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTokens(Features):
+    """The rows of texts, one for each token, which is masked in it."""
+
+    text_M: np.ndarray  # int64, index of the row of the masked token's text
+    position_M: np.ndarray  # int64, in the row
+    mask_id: int
+
+    def __len__(self) -> int:
+        return len(self.text_M)
+
+    def num_tokens(self):
+        return self.rows.num_tokens()[self.text_M]
+
+    def inputs(self, items_B):
+        text_B, position_B = self.text_M[items_B], self.position_M[items_B]
+        rows = self.rows.cut(text_B)
         batch = rows.arrays(rows.layout(text_B))
         place = np.arange(len(text_B)), position_B
         batch["masked_lm_ids"] = batch["input_ids"][place][:, None]
         batch["masked_lm_positions"] = position_B[:, None].astype(np.int32)
-        batch["input_ids"][place] = self._mask_id
+        batch["input_ids"][place] = self.mask_id
         return batch
 
 
-def _positions(lengths_N: np.ndarray) -> np.ndarray:
-    """Returns int64[M], 1 to n for each text of n tokens: their places after [CLS]."""
-    starts_N = np.cumsum(lengths_N) - lengths_N
-    return np.arange(lengths_N.sum()) - np.repeat(starts_N, lengths_N) + 1
-
-
-def _forward(
-    graphdef: nnx.GraphDef, dtype: jnp.dtype, params: Any, batch: dict[str, jax.Array]
-) -> jax.Array:
-    """Returns the log-probabilities float32[B], replicated on all devices."""
-    model: Any = nnx.merge(graphdef, params)
+def _log_probs(model: Any, batch: dict[str, jax.Array], dtype: jnp.dtype) -> jax.Array:
+    """Returns float32[B], the log-probabilities of the masked tokens."""
+    positions_B1, ids_B1 = batch["masked_lm_positions"], batch["masked_lm_ids"]
     *_, x_B1D = model.bert.states(
-        batch,
-        positions_BQ=batch["masked_lm_positions"],
-        dropout_key=None,
-        dtype=dtype,
+        batch, positions_BQ=positions_B1, dropout_key=None, dtype=dtype
     )
     logits_B1V = model.masked_lm(x_B1D)
-    log_probs_B1 = losses.logits_of(
-        logits_B1V, batch["masked_lm_ids"]
-    ) - jax.nn.logsumexp(logits_B1V, axis=-1)
-    return jax.reshard(log_probs_B1[:, 0], jax.P())
+    log_probs_B1 = losses.logits_of(logits_B1V, ids_B1) - jax.nn.logsumexp(
+        logits_B1V, axis=-1
+    )
+    return log_probs_B1[:, 0]

@@ -1,5 +1,6 @@
 """The base class of encoders, masked language models and fine-tuned models."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -10,6 +11,7 @@ from bert_jax.config.validation import one_of, require
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning.batches import Batching
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import HostModel
 from bert_jax.model import int8
@@ -22,6 +24,23 @@ WEIGHTS = ("float32", "int8")
 MIN_LENGTH = 5  # a pair has at least this many tokens: [CLS] x [SEP] y [SEP]
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of `inference.load`, checked before a model is read."""
+
+    max_length: int | None
+    batch_size: int
+    compute_dtype: str
+    weights: str = "float32"
+
+    def __post_init__(self):
+        for name, choices in (("weights", WEIGHTS), ("compute_dtype", DTYPES)):
+            value = getattr(self, name)
+            require(value in choices, name, value, one_of(choices))
+        size = self.batch_size
+        require(size >= 1, "batch_size", size, "must be at least 1")
+
+
 class Model:
     """A model on the current mesh.
 
@@ -32,17 +51,9 @@ class Model:
       num_truncated: number of rows truncated to `max_length` so far.
     """
 
-    def __init__(
-        self,
-        model: HostModel,
-        *,
-        max_length: int | None,
-        batch_size: int,
-        compute_dtype: str,
-        weights: str = "float32",
-    ):
-        """Places a model; see `inference.load` for the options."""
-        self.max_length = model.max_length if max_length is None else max_length
+    def __init__(self, model: HostModel, options: Options):
+        given = options.max_length
+        self.max_length = model.max_length if given is None else given
         positions = model.config.max_position_embeddings
         if not MIN_LENGTH <= self.max_length <= positions:
             raise ConfigError(
@@ -51,18 +62,18 @@ class Model:
             )
         self.tokenizer, self.notes = model.tokenizer, model.notes
         self.num_truncated = 0
-        self._batch_size, self._dtype = batch_size, jnp.dtype(compute_dtype)
-        self._mesh = jax.sharding.get_mesh()
-        placed = model_lib.place(model)
-        self._config, self._graphdef, self._params = placed
-        if weights == "int8":
+        self._mesh, dtype = jax.sharding.get_mesh(), jnp.dtype(options.compute_dtype)
+        self._batching = Batching(
+            self.max_length, options.batch_size, dtype, self._mesh
+        )
+        self._config, self._graphdef, self._params = model_lib.place(model)
+        if options.weights == "int8":
             before, self._params = self.num_bytes, int8.quantize(self._params)
             sizes = f"{self.num_bytes / 1e6:,.1f} MB instead of {before / 1e6:,.1f} MB"
             self.notes += (f"int8 weights: {sizes}",)
 
     @property
     def num_bytes(self) -> int:
-        """Returns the size of the weights in bytes."""
         return int8.num_bytes(self._params)
 
 
@@ -82,11 +93,3 @@ def as_parts(texts: Sequence[Text]) -> list[Parts]:
     if isinstance(texts, str):
         raise TypeError(f"texts must be a list of texts, not the string {texts[:60]!r}")
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-
-
-def check_options(batch_size: int, compute_dtype: str, weights: str) -> None:
-    """Checks the options that need no model, before one is read."""
-    require(weights in WEIGHTS, "weights", weights, one_of(WEIGHTS))
-    is_known = compute_dtype in DTYPES
-    require(is_known, "compute_dtype", compute_dtype, one_of(DTYPES))
-    require(batch_size >= 1, "batch_size", batch_size, "must be at least 1")

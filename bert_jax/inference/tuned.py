@@ -12,7 +12,7 @@ from bert_jax.finetuning.batches import Predictor
 from bert_jax.finetuning.tasks import HEADS, TASKS
 from bert_jax.finetuning.tasks.base import Form
 from bert_jax.inference import model as base
-from bert_jax.inference.model import Model, Parts, Text
+from bert_jax.inference.model import Model, Options, Parts, Text
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
 
@@ -50,7 +50,7 @@ def load_tuned(
       max_answer_length: maximum tokens of an answer.
       num_best: number of answers in "best" of a question.
     """
-    base.check_options(batch_size, compute_dtype, weights)
+    options = Options(max_length, batch_size, compute_dtype, weights)
     require(num_best >= 1, "num_best", num_best, "must be at least 1")
     with jax.set_mesh(base.current_mesh()):
         directory = source_lib.model_path(os.fspath(path), "model")
@@ -65,15 +65,7 @@ def load_tuned(
             max_query_length=max_query_length,
             max_answer_length=max_answer_length,
         )
-        return TunedModel(
-            model,
-            settings,
-            num_best=num_best,
-            max_length=max_length,
-            batch_size=batch_size,
-            compute_dtype=compute_dtype,
-            weights=weights,
-        )
+        return TunedModel(model, settings, num_best, options)
 
 
 class TunedModel(Model):
@@ -91,12 +83,11 @@ class TunedModel(Model):
         self,
         model: model_lib.HostModel,
         settings: dict[str, Any],
-        *,
         num_best: int,
-        **options: Any,
+        options: Options,
     ):
         """Places a model; see `load_tuned`, and `Task.read_settings`."""
-        super().__init__(model, **options)
+        super().__init__(model, options)
         assert model.head is not None
         self._head, self._prompt, self._settings = model.head, model.prompt, settings
         self.kind, self.labels = model.head.kind, model.head.labels
@@ -104,19 +95,10 @@ class TunedModel(Model):
         self._task = TASKS[self.kind].of_model(self.labels, settings, num_best)
         self._task.check(self.max_length)
         self.max_texts = self._task.form.most
-        self._predictor = Predictor(
-            self._graphdef,
-            max_length=self.max_length,
-            batch_size=self._batch_size,
-            dtype=self._dtype,
-            mesh=self._mesh,
-        )
+        self._predictor = Predictor(self._graphdef, self._batching)
 
     def predict(
-        self,
-        texts: Sequence[Text],
-        *,
-        on_batch: Callable[[int], object] | None = None,
+        self, texts: Sequence[Text], *, on_batch: Callable[[int], object] | None = None
     ) -> list[dict[str, Any]]:
         """Predicts one result per input, in order.
 

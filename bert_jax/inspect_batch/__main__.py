@@ -43,7 +43,6 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
 
 
 def as_text(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
-    """Returns the summary of the batch, and the given rows."""
     lines = [*rows_lib.summary(step), "input<=target is a predicted token"]
     for row in rows:
         padding = f", {row.num_padding} padding tokens" if row.num_padding else ""
@@ -68,7 +67,11 @@ def main() -> None:
     else:
         config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
         skips = ()
-    rows_lib.check_step(config, _STEP.value)  # fails before a corpus is prepared
+    if not 1 <= _STEP.value <= config.num_steps:
+        raise ConfigError(
+            f"--step={_STEP.value} is not a step of the run; give a step from 1 to"
+            f" {config.num_steps}"
+        )
     html = _HTML.value and cli.output_file("html", _HTML.value)
     corpus = build.find_corpus(config, init_from.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches.step_rows import StepRows
-from bert_jax.data.batches.visits import Visit
+from bert_jax.data.batches.visits import StepRows, Visit
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus import shard_file
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError
 from bert_jax.phases import Skips, batch_of
 
 # The number of tokens from the start of a document that are shown to identify it.
@@ -89,8 +87,6 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The whole batch of a step."""
-
     number: int
     num_steps: int
     phase_index: int
@@ -105,14 +101,6 @@ class Step:
         """Counts the text tokens that are "masked", "random", "kept" and ""."""
         tokens = (token for pair in self.pairs for token in pair.tokens)
         return collections.Counter(x.mask for x in tokens if x.part != "special")
-
-
-def check_step(config: ExperimentConfig, number: int) -> None:
-    if not 1 <= number <= config.num_steps:
-        raise ConfigError(
-            f"--step={number} is not a step of the run; give a step from 1 to"
-            f" {config.num_steps}"
-        )
 
 
 def read_step(
@@ -176,7 +164,7 @@ def _tokens(
 def _excerpts(
     corpus: corpus_lib.Corpus, visit: Visit, decode: Callable[..., str], pair: list[int]
 ) -> tuple[Excerpt, ...]:
-    starts, excerpts = visit.document_starts, []
+    starts, excerpts = visit.document_starts_D, []
     for start, length in (pair[:2], pair[2:4]):
         if not length:
             continue

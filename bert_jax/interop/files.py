@@ -6,6 +6,7 @@ needed because neither safetensors nor JSON detects a flipped bit.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from bert_jax import digests, small_files
 from bert_jax.config import TokenizerKind
 from bert_jax.data.tokenizers.base import Tokenizer
 from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.interop.weight_names import Naming
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 # A line of SHA256SUMS as sha256sum, its option --binary or other tools write it.
@@ -28,8 +30,6 @@ _LINE = re.compile(r"^([\da-fA-F]{64}) [ *]?(?:\./)*(.+?)\r?(?:\n|\Z)", re.MULTI
 
 @dataclasses.dataclass(frozen=True)
 class SourceTokenizer:
-    """The tokenizer of a model."""
-
     path: Path  # the file with its vocabulary
     lowercase: bool | None  # whether it lower-cases text; None if no file records it
     build: Callable[[bool], Tokenizer]  # builds it, given whether it lower-cases text
@@ -48,20 +48,37 @@ class Source:
     # `config.model` where they exist
     sizes: dict[str, Any]
     tokenizer: SourceTokenizer | None
-    # our name of each parameter of our models -> the name of its tensor
-    names: dict[str, str]
-    # the shapes of these tensors, by our names and in our layout
-    shapes: dict[str, tuple[int, ...]]
-    others: tuple[str, ...] = ()  # the names of its other tensors
-    # returns the tensors of some parameters of `shapes` as float32 arrays
-    read: Callable[[Collection[str]], dict[str, np.ndarray]]
+    naming: Naming  # of its tensors
+    tensors: dict[str, tuple[int, ...]]  # the shapes of all tensors
+    load: Callable[[list[str]], list[np.ndarray]]  # reads tensors by their names
     # a line for each setting that the model does not record
     notes: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """Our name of each parameter of our models -> the name of its tensor."""
+        return self.naming.our_names(self.tensors)
+
+    @functools.cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these tensors, by our names and in our layout."""
+        return {
+            ours: self.naming.lay_out_shape(ours, self.tensors[name])
+            for ours, name in self.names.items()
+        }
+
+    def read(self, wanted: Collection[str]) -> dict[str, np.ndarray]:
+        """Returns some parameters of `shapes` as float32 arrays."""
+        arrays = self.load([self.names[ours] for ours in wanted])
+        return {
+            ours: self.naming.lay_out(ours, array.astype(np.float32, copy=False))
+            for ours, array in zip(wanted, arrays, strict=True)
+        }
+
     def unused(self, wanted: Collection[str]) -> list[str]:
         """Returns the names of the tensors that are not wanted parameters."""
-        known = (name for ours, name in self.names.items() if ours not in wanted)
-        return sorted([*known, *self.others])
+        used = {name for ours, name in self.names.items() if ours in wanted}
+        return sorted(self.tensors.keys() - used)
 
 
 def file(directory: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,31 +86,18 @@ def open_source(path: Path) -> Source:
     """Opens a TF1 checkpoint by its directory, or by its path without .index."""
     prefix = _prefix(path)
     directory = prefix.parent
-    sizes = _sizes(directory)
-    shapes = _shapes(prefix)
-    names = GOOGLE.our_names(shapes)
 
-    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+    def load(names: list[str]) -> list[np.ndarray]:
         with _open(prefix) as reader:
-            arrays = {
-                ours: np.asarray(reader.get_tensor(names[ours])) for ours in wanted
-            }
-        return {
-            ours: GOOGLE.lay_out(ours, array.astype(np.float32))
-            for ours, array in arrays.items()
-        }
+            return [np.asarray(reader.get_tensor(name)) for name in names]
 
     return Source(
         directory=directory,
-        sizes=sizes,
+        sizes=_sizes(directory),
         tokenizer=_open_tokenizer(directory / tokenizers.WordPiece.FILE),
-        names=names,
-        shapes={
-            ours: GOOGLE.lay_out_shape(ours, shapes[name])
-            for ours, name in names.items()
-        },
-        others=tuple(shapes.keys() - names.values()),
-        read=read,
+        naming=GOOGLE,
+        tensors=_shapes(prefix),
+        load=load,
         notes=(
             "Google's hidden_act 'gelu' means gelu_new since 2019-02-07 and meant gelu"
             " before, and the checkpoint does not record whether its text was"

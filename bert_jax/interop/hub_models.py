@@ -37,13 +37,18 @@ def is_model(path: str) -> bool:
     return bool(_MODEL.fullmatch(path)) and not (parent and os.path.isdir(parent))
 
 
+def parse(path: str) -> tuple[str, str | None]:
+    """Returns the name and the revision of a model."""
+    match: Any = _MODEL.fullmatch(path)
+    return match["name"], match["revision"]
+
+
 def model(path: str, given_as: str) -> Path:
     """Returns the directory of a model in the cache of huggingface_hub.
 
     Downloads the files that are not there. The name of the directory is the commit.
     """
-    match: Any = _MODEL.fullmatch(path)
-    name, revision = match["name"], match["revision"]
+    name, revision = parse(path)
     what = f"{given_as}={path} (no directory here, so a model on the Hugging Face Hub)"
     try:
         with hub.raise_errors(what):
@@ -58,20 +63,6 @@ def model(path: str, given_as: str) -> Path:
             f" in the cache of huggingface_hub ({reason}); check the path, or where the"
             f" Hub can be reached, run: hf download {name} {' '.join(options)}"
         ) from None
-
-
-def pinned(path: str, directory: Path) -> str:
-    """Returns NAME@COMMIT for a model that `model` has found."""
-    match: Any = _MODEL.fullmatch(path)
-    return f"{match['name']}@{directory.name}"
-
-
-def is_pinned_as(path: str, recorded: str) -> bool:
-    """Returns whether `pinned` may have returned `recorded` for a model."""
-    match: Any = _MODEL.fullmatch(path)
-    name, _, commit = recorded.partition("@")
-    is_commit = re.fullmatch("[0-9a-f]{40}", match["revision"] or "")
-    return match["name"] == name and (not is_commit or match["revision"] == commit)
 
 
 def _snapshot(name: str, revision: str | None) -> Path:

@@ -7,7 +7,7 @@ and the files are checked against each other before weights are read.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,7 @@ import safetensors
 
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
-from bert_jax.interop import (
-    huggingface_tokenizer,
-    sentence_transformers,
-    weight_names,
-)
+from bert_jax.interop import huggingface_tokenizer, sentence_transformers, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
@@ -63,16 +59,18 @@ PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [heads.ENCODER])
 DEFAULT_NUM_LABELS = 2
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantized weights are not supported
-# Activations that differ from gelu_new in rounding only.
-SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+# Names of transformers -> ours, from which they differ in rounding only.
+SAME_ACTIVATION = {"gelu_python": "gelu"} | dict.fromkeys(
+    ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), "gelu_new"
+)
+DECODER = "cls.predictions.bias"  # a parameter of the masked-LM head
 # Tensors that some versions store as copies -> the original.
 REPEATED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
+    "cls.predictions.decoder.bias": DECODER,
 }
 # Buffers of transformers: the numbers 0, 1, 2, ..., and zeros.
 IGNORED_TENSORS = tuple(f"bert.embeddings.{x}_ids" for x in ("position", "token_type"))
-DECODER = "decoder_bias"  # our name of a parameter of the masked-LM head
 CASE_UNKNOWN = (
     "its files do not record whether its text was lower-cased; using"
     " config.tokenizer.lowercase"
@@ -88,35 +86,26 @@ def open_source(directory: Path) -> Source:
     if isinstance(activation, str):
         config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
     tensors = _Tensors(directory)
-    names = HUGGINGFACE.our_names(tensors.shapes)
     tokenizer = huggingface_tokenizer.open_tokenizer(directory, config)
     is_recorded = tokenizer is not None and tokenizer.lowercase is not None
 
-    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
-        if DECODER in wanted and not config["tie_word_embeddings"]:
+    def load(names: list[str]) -> list[np.ndarray]:
+        if DECODER in names and not config["tie_word_embeddings"]:
             raise ConfigError(
                 f"{path} has tie_word_embeddings=False; only True is supported for the"
                 " masked-LM head"
             )
-        if DECODER in wanted:
+        if DECODER in names:
             tensors.check_repeated()
-        arrays = {ours: tensors.read(names[ours]) for ours in wanted}
-        return {
-            ours: HUGGINGFACE.lay_out(ours, array.astype(np.float32))
-            for ours, array in arrays.items()
-        }
+        return list(map(tensors.read, names))
 
     return Source(
         directory=directory,
         sizes=config,
         tokenizer=tokenizer,
-        names=names,
-        shapes={
-            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
-            for ours, name in names.items()
-        },
-        others=tuple(tensors.shapes.keys() - names.values()),
-        read=read,
+        naming=HUGGINGFACE,
+        tensors=tensors.shapes,
+        load=load,
         notes=() if is_recorded else (CASE_UNKNOWN,),
     )
 
@@ -184,8 +173,6 @@ def _dropout(config: dict[str, Any], path: Path) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """A tensor in a file."""
-
     path: Path
     name: str  # in the file
     dtype: str
@@ -204,9 +191,9 @@ class _Tensors:
     """
 
     def __init__(self, directory: Path):
-        self._found: dict[str, _Tensor] = {}
-        self._repeated: dict[str, _Tensor] = {}
-        self._twice: dict[str, _Tensor] = {}
+        # More than one of a name is an error when it is read.
+        self._found: dict[str, list[_Tensor]] = {}
+        self._repeated: dict[str, list[_Tensor]] = {}
         every = _every_tensor(directory)
         prefixes = weight_names.huggingface_prefixes(t.name for t in every)
         if len(prefixes) > 1 and prefixes[0]:
@@ -216,43 +203,38 @@ class _Tensors:
             )
         prefix = prefixes[0] if prefixes else ""
         for tensor in every:
-            self._add(tensor, tensor.name.removeprefix(prefix))
+            name = tensor.name.removeprefix(prefix)
+            name = weight_names.current_huggingface_name(name)
+            place = self._repeated if name in REPEATED else self._found
+            if name not in IGNORED_TENSORS:
+                place.setdefault(REPEATED.get(name, name), []).append(tensor)
         # Some models store the decoder's bias only under the name of the copy.
         for original in self._repeated.keys() - self._found.keys():
             self._found[original] = self._repeated.pop(original)
-        self.shapes = {name: tensor.shape for name, tensor in self._found.items()}
-
-    def _add(self, tensor: _Tensor, name: str) -> None:
-        name = weight_names.current_huggingface_name(name)
-        if name in IGNORED_TENSORS:
-            return
-        original = REPEATED.get(name)
-        place = self._found if original is None else self._repeated
-        if (original or name) in place:
-            place = self._twice
-        place[original or name] = tensor
+        self.shapes = {name: tensors[0].shape for name, tensors in self._found.items()}
 
     def read(self, name: str) -> np.ndarray:
-        tensor = self._found[name]
+        tensor, *others = self._found[name]
         if tensor.dtype not in FLOATS:
             raise ConfigError(
                 f"{tensor.path} stores {tensor.name!r} as {tensor.dtype}; save it as"
                 f" one of {', '.join(FLOATS)}"
             )
-        if name in self._twice:
+        if others:
             raise ConfigError(
-                f"{tensor.path} repeats {self._twice[name].name!r}; keep one of the two"
+                f"{tensor.path} repeats {others[0].name!r}; keep one of the two"
             )
         return tensor.read()
 
     def check_repeated(self) -> None:
         """Raises ConfigError if a tensor differs from the one that it should repeat."""
-        for original, tensor in self._repeated.items():
-            if not np.array_equal(tensor.read(), self.read(original)):
-                raise ConfigError(
-                    f"{tensor.path} has {tensor.name!r}, which differs from"
-                    f" {original!r}; only models that tie the two are supported"
-                )
+        for original, copies in self._repeated.items():
+            for tensor in copies:
+                if not np.array_equal(tensor.read(), self.read(original)):
+                    raise ConfigError(
+                        f"{tensor.path} has {tensor.name!r}, which differs from"
+                        f" {original!r}; only models that tie the two are supported"
+                    )
 
 
 def _every_tensor(directory: Path) -> list[_Tensor]:

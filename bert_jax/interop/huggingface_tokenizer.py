@@ -130,7 +130,6 @@ def _open_vocab_txt(path: Path, settings: dict[str, Any]) -> SourceTokenizer:
 def _open_file(
     path: Path, settings: dict[str, Any], *, has_bert_rules: bool
 ) -> SourceTokenizer:
-    """Opens a tokenizer.json."""
     state = read_json(path)
     if has_bert_rules:
         state = _with_bert_rules(state, settings, path.parent)
@@ -218,7 +217,17 @@ def _finish(
         raise CorruptError(
             f"{path.parent}: its added tokens are corrupt; download it again"
         ) from None
-    _add(tokenizer, added, path.parent)
+    present = {t.content for t in tokenizer.get_added_tokens_decoder().values()}
+    for id_, token in sorted(added.items()):
+        if token.content not in present:
+            tokenizer.add_tokens([token])
+        found = tokenizer.token_to_id(token.content)
+        if found != id_:
+            raise ConfigError(
+                f"{path.parent}: the added token {token.content!r} has the id {id_} in"
+                f" {SETTINGS} or added_tokens.json, and {found} in the vocabulary;"
+                " correct the file that is wrong"
+            )
     if sentence_transformers.lowercases(path.parent):
         steps = [tokenizers_lib.normalizers.Lowercase(), tokenizer.normalizer]
         tokenizer.normalizer = tokenizers_lib.normalizers.Sequence(
@@ -242,27 +251,7 @@ def _added_tokens(
     return added
 
 
-def _add(
-    tokenizer: tokenizers_lib.Tokenizer,
-    added: dict[int, tokenizers_lib.AddedToken],
-    directory: Path,
-) -> None:
-    """Adds the tokens that a tokenizer lacks."""
-    present = {t.content for t in tokenizer.get_added_tokens_decoder().values()}
-    for id_, token in sorted(added.items()):
-        if token.content not in present:
-            tokenizer.add_tokens([token])
-        found = tokenizer.token_to_id(token.content)
-        if found != id_:
-            raise ConfigError(
-                f"{directory}: the added token {token.content!r} has the id {id_} in"
-                f" {SETTINGS} or added_tokens.json, and {found} in the vocabulary;"
-                " correct the file that is wrong"
-            )
-
-
 def _special_names(settings: dict[str, Any]) -> list[str]:
-    """Returns the special tokens that tokenizer_config.json names."""
     extra = settings.get("extra_special_tokens")
     extra = extra or settings.get("additional_special_tokens") or []
     found = list(extra.values()) if isinstance(extra, dict) else list(extra)

@@ -60,7 +60,6 @@ def write(
     dtype: str,
     target: hub_models.Target | None = None,
 ) -> None:
-    """Writes README.md into the directory of an export."""
     model, curves = config.model, ""
     if (directory / terminal.CURVES_FILE).exists():
         curves = f"\n\n![Losses and accuracies over the steps]({terminal.CURVES_FILE})"

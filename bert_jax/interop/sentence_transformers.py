@@ -105,7 +105,6 @@ def prompt(directory: Path) -> str:
 
 
 def _modes(pooling: dict[str, Any]) -> list[Any]:
-    """Returns the pooling modes."""
     mode = pooling.get("pooling_mode")
     if mode is not None:
         return mode if isinstance(mode, list) else [mode]

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
 
-from bert_jax.model.parameters import path_name
+from bert_jax.model import parameters
 
 # Our name -> the name in Hugging Face's BertFor...; {i} is the layer. Each entry is a
 # Linear or LayerNorm with two parameters. The decoder's weight is the word embedding,
@@ -124,6 +123,8 @@ HUGGINGFACE = _naming(
     {"scale": "weight", "bias": "bias"},
     r".*\.kernel",
 )
+# The names in our own checkpoints.
+OURS = Naming({ours: ours for ours in HUGGINGFACE.names}, re.compile("(?!)"))
 GOOGLE = _naming(
     GOOGLE_TENSORS,
     "/",
@@ -158,10 +159,7 @@ def rename(
     params: Any, naming: Naming, dtype: np.typing.DTypeLike = np.float32
 ) -> dict[str, np.ndarray]:
     """Returns the parameters as arrays of `dtype`, by the names of `naming`."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    tensors = {}
-    for path, leaf in leaves:
-        ours = path_name(path)
-        array = naming.lay_out(ours, np.asarray(jax.device_get(leaf)))
-        tensors[naming.name(ours)] = np.ascontiguousarray(array, dtype)
-    return tensors
+    return {
+        naming.name(ours): np.ascontiguousarray(naming.lay_out(ours, array), dtype)
+        for ours, array in parameters.by_name(params).items()
+    }

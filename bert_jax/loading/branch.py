@@ -6,8 +6,9 @@ then continues with its own number of steps and schedule, so that one long run a
 constant rate gives models of many lengths, each for the cost of its decay.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -35,24 +36,34 @@ class Branch:
     position: Position
     checkpoints: Checkpoints  # the checkpoints of the other run
     notes: tuple[str, ...]  # a line for the user
+    averages_later: bool  # whether the mean of the parameters begins after the step
 
     def first_state(
         self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
     ) -> tuple[Position, TrainState]:
         """Returns the position and the restored state, and closes the checkpoints."""
-        try:
-            like = jax.eval_shape(init)
-            return self.position, self.checkpoints.restore(self.step, like, mesh)
-        except CorruptError:
-            path = f"{self.checkpoints.directory}/{self.step}"
-            if storage.exists(path):
-                raise
-            raise ConfigError(
-                f"{path} was deleted by its run; set"
-                " config.checkpoint.keep_every_steps there, or branch from another step"
-            ) from None
-        finally:
-            self.checkpoints.close()
+        opened = contextlib.closing(self.checkpoints)
+        with opened, _deletion_explained(self.checkpoints, self.step):
+            state = self.checkpoints.restore(self.step, jax.eval_shape(init), mesh)
+        if self.averages_later:  # the other run may average already
+            average = jax.tree.map(jnp.copy, state.params)
+            state = dataclasses.replace(state, average=average)
+        return self.position, state
+
+
+@contextlib.contextmanager
+def _deletion_explained(checkpoints: Checkpoints, step: int) -> Iterator[None]:
+    """Explains the error of a checkpoint that its run has deleted in the meantime."""
+    try:
+        yield
+    except CorruptError:
+        path = f"{checkpoints.directory}/{step}"
+        if storage.exists(path):
+            raise
+        raise ConfigError(
+            f"{path} was deleted by its run; set config.checkpoint.keep_steps there, or"
+            " branch from another step"
+        ) from None
 
 
 def check(config: ExperimentConfig) -> None:
@@ -73,7 +84,7 @@ def check(config: ExperimentConfig) -> None:
         )
     _check_keys(source, config, run, step)
     _check_rates(source, config, run, step)
-    remedy = f"use config.branch_from={run}@{{}}"
+    remedy = f"use config.branch_from={run}@"
     multihost.agree("branch", lambda: integrity.check(run, step, remedy))
 
 
@@ -81,7 +92,9 @@ def open_branch(config: ExperimentConfig, corpus: Corpus) -> Branch:
     """Opens the source of a branch."""
     run, step = _source(config)
     checkpoints = Checkpoints(run)
-    plan = checkpoints.plan(step)
+    with _deletion_explained(checkpoints, step):
+        plan = checkpoints.plan(step)
+        position = checkpoints.position(step, corpus.sha256)
     if plan and (plan["progress"] > 0 or plan["step"] < step):
         raise ConfigError(
             f"config.branch_from={config.branch_from!r}: the rate of the run was"
@@ -89,7 +102,8 @@ def open_branch(config: ExperimentConfig, corpus: Corpus) -> Branch:
             f" earlier one of {', '.join(map(str, integrity.steps(run)))}"
         )
     note = f"parameters, optimizer state and data position of {config.branch_from}"
-    return Branch(step, checkpoints.position(step, corpus.sha256), checkpoints, (note,))
+    averages_later = 0 < config.optimizer.average_steps <= config.num_steps - step
+    return Branch(step, position, checkpoints, (note,), averages_later)
 
 
 def _source(config: ExperimentConfig) -> tuple[str, int]:
@@ -121,6 +135,20 @@ def _check_keys(
         raise ConfigError(
             f"config.phases[{phase_index}].num_steps={num_steps}, but at step {step:,}"
             f" {run} had taken {done + 1:,} steps of this phase; use a larger number"
+        )
+    final = config.data.final_masked_lm_prob
+    if final and config.num_steps != source.num_steps:
+        raise ConfigError(
+            f"config.data.final_masked_lm_prob={final} is for the last of"
+            f" {source.num_steps:,} steps in {run}, but the phases have"
+            f" {config.num_steps:,}; use as many in a branch"
+        )
+    average_steps, left = config.optimizer.average_steps, config.num_steps - step
+    if average_steps > left and config.num_steps != source.num_steps:
+        raise ConfigError(
+            f"config.optimizer.average_steps={average_steps} begin before step"
+            f" {step:,} of {run}; branch from an earlier step, or take"
+            f" {average_steps - left:,} more steps"
         )
 
 

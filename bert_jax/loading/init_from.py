@@ -16,17 +16,17 @@ import jax
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, TokenizerConfig
+from bert_jax.config.validation import Count, build
 from bert_jax.data.corpus import corpus
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import trained_run as run_lib
 from bert_jax.loading.new_run import SIZES
 from bert_jax.loading.source import WORD, some
+from bert_jax.loading.trained_run import parameter_shapes
 from bert_jax.model import parameters
-from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position
 from bert_jax.training.step import TrainState
 
@@ -48,14 +48,20 @@ class Weights:
     ) -> tuple[Position, TrainState]:
         """Returns the start of the corpus, and a new state with these weights."""
         state = init()
-        params = parameters.place(state.params, self.arrays)
-        return Position(corpus.sha256), dataclasses.replace(state, params=params)
+        params, average = (
+            parameters.place(tree, self.arrays)
+            for tree in (state.params, state.average)
+        )
+        state = dataclasses.replace(state, params=params, average=average)
+        return Position(corpus.sha256), state
 
 
 def describe(init_from: str) -> Source:
     """Returns the sizes and the vocabulary of a model, without tensors."""
     path = source_lib.model_path(init_from, "config.init_from")
-    return source_lib.describe(path, f"config.init_from={init_from!r}")
+    if source_lib.is_workdir(path):
+        return source_lib.describe_run(path)[0]
+    return source_lib.open_source(path, f"config.init_from={init_from!r}")
 
 
 def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None:
@@ -87,14 +93,15 @@ def open_source(config: ExperimentConfig) -> Source:
     source = source_lib.open_source(path, given)
     _check_sizes(source, config)
     wanted = parameter_shapes(config)
-    num_positions = source.sizes["max_position_embeddings"]
+    key = "max_position_embeddings"
+    num_positions = build(Count, source.sizes[key], f"{source.directory}: {key}")
     if num_positions > wanted[POSITION][0]:
         raise ConfigError(
             f"config.model.max_position_embeddings={wanted[POSITION][0]}, but"
             f" {source.directory} has {num_positions}; set the key to"
             f" {num_positions} or more"
         )
-    wanted[POSITION] = (num_positions, *wanted[POSITION][1:])
+    wanted = wanted | {POSITION: (num_positions, *wanted[POSITION][1:])}
     source_lib.check_tensors(source, wanted, source_lib.HEADS, BY_TOKEN)
     return source
 
@@ -117,13 +124,6 @@ def _check_sizes(source: Source, config: ExperimentConfig) -> None:
         )
 
 
-def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter of the run's model, by name."""
-    _, params = run_lib.abstract_params(config)
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {path_name(path): leaf.shape for path, leaf in leaves}
-
-
 def read(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> Weights:
@@ -142,8 +142,7 @@ def read(
             arrays[name] = _averaged(arrays[name], rows)
     num_positions, (num_wanted, _) = len(arrays[POSITION]), wanted[POSITION]
     if num_positions < num_wanted:
-        repeats = -(-num_wanted // num_positions)
-        arrays[POSITION] = np.tile(arrays[POSITION], (repeats, 1))[:num_wanted]
+        arrays[POSITION] = np.resize(arrays[POSITION], wanted[POSITION])
         notes.append(f"{num_positions} positions, repeated to make {num_wanted}")
     return Weights(arrays, tuple(notes))
 
@@ -181,8 +180,7 @@ def _match(
                 f" {source.directory} has {most} word embeddings and no"
                 f" {tokenizer.FILE} to match them; copy it there"
             )
-        note = f"no {tokenizer.FILE} to compare the vocabulary with"
-        return None, [note]
+        return None, [f"no {tokenizer.FILE} to compare the vocabulary with"]
     content, path = _vocabulary(opened), str(opened.path)
     if opened.path.name != tokenizer.FILE:
         raise ConfigError(
@@ -195,11 +193,9 @@ def _match(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
             f" {num_rows} rows for them; download both again"
         )
-    _check_extends(tokenizer, theirs, path)
     notes, rows = [], [np.array([i]) for i in range(len(tokenizer.vocab))]
-    pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
-    if new := [i for i, (now, was) in enumerate(pairs) if now != was]:
-        assert isinstance(theirs, tokenizers.WordPiece), "_check_extends has checked it"
+    if new := _new_tokens(tokenizer, theirs, path):
+        assert isinstance(theirs, tokenizers.WordPiece)
         names = [tokenizer.vocab[i] for i in new]
         for i, ids in zip(new, theirs.pieces_of(names), strict=True):
             rows[i] = ids
@@ -219,27 +215,25 @@ def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tok
     return tokenizers.parse(content, config, path)
 
 
-def _check_extends(
+def _new_tokens(
     tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer, path: str
-) -> None:
-    """Raises ConfigError unless the tokens of the source have the same ids in the run.
+) -> list[int]:
+    """Returns the ids of the run's tokens that the source lacks.
 
-    Tokens such as [unused0] may differ.
+    Raises ConfigError unless all others, except for tokens such as [unused0] of the
+    source, have the same ids in both.
     """
     if theirs.digest == tokenizer.digest:
-        return
-    is_wordpiece = isinstance(tokenizer, tokenizers.WordPiece)
-    different = (
-        f"token {number} is {was!r} in the model and {now!r} in the run"
-        for number, (was, now) in enumerate(
-            itertools.zip_longest(theirs.vocab, tokenizer.vocab), start=1
-        )
-        if was != now and not (is_wordpiece and _may_become(was, now))
-    )
-    difference = next(different, None)
-    if difference is None and is_wordpiece:
-        return
-    difference = difference or "the two split text differently"
+        return []
+    pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab)
+    new = [(i, was, now) for i, (was, now) in enumerate(pairs) if was != now]
+    difference = "the two split text differently"
+    if isinstance(tokenizer, tokenizers.WordPiece):
+        wrong = [each for each in new if not _may_become(*each[1:])]
+        if not wrong:
+            return [i for i, _, _ in new]
+        i, was, now = wrong[0]
+        difference = f"token {i + 1} is {was!r} in the model and {now!r} in the run"
     raise ConfigError(
         f"{path} is neither the run's vocabulary nor the beginning of it: {difference};"
         " set config.tokenizer.vocab_file to it, or to a copy with lines added at the"

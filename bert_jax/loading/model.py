@@ -19,10 +19,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import base, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.interop import (
-    huggingface_read,
-    sentence_transformers,
-)
+from bert_jax.interop import huggingface_read, sentence_transformers
 from bert_jax.interop.files import Source
 from bert_jax.loading import source as source_lib
 from bert_jax.model import heads, parameters
@@ -33,7 +30,6 @@ from bert_jax.model.heads import Head, HeadType
 # most 5e-4.
 GOOGLE_HIDDEN_ACT = "gelu_new"
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
-WORD = "bert.embeddings.word"
 BIAS = "decoder_bias"  # of the masked-LM head
 
 
@@ -69,11 +65,9 @@ def read_encoder(
 ) -> HostModel:
     """Reads the encoder of a model in any supported format; its heads are ignored.
 
-    Padding rows of the table of tokens are dropped.
-
-    Args:
-      lowercase: whether its text was lower-cased, for models that do not record it.
-      given_as: the flag, key or argument that has the path, for error messages.
+    Padding rows of the table of tokens are dropped. `lowercase` is for models that do
+    not record whether their text was lower-cased. Errors name `given_as`, the flag, key
+    or argument with the path.
     """
     directory = source_lib.model_path(path, given_as)
     source = source_lib.open_source(directory, f"{given_as}={path}")
@@ -84,7 +78,7 @@ def read_encoder(
             " not fine-tuned, for example a directory of python -m bert_jax.export"
         )
     # If the table is missing, `check_tensors` raises the error.
-    (vocab_size, *_) = source.shapes.get(WORD, (1,))
+    (vocab_size, *_) = source.shapes.get(source_lib.WORD, (1,))
     wanted = _shapes(config, vocab_size, None, has_masked_lm)
     source_lib.check_tensors(source, wanted, (POOLER,))
     tokenizer = _tokenizer_of(source, vocab_size, lowercase, has_flag=True)
@@ -94,20 +88,13 @@ def read_encoder(
             " head needs; use another model"
         )
     arrays = source_lib.read_finite(source, wanted)
-    for name in {WORD, BIAS} & arrays.keys():
+    for name in {source_lib.WORD, BIAS} & arrays.keys():
         arrays[name] = arrays[name][: len(tokenizer.vocab)]
     notes = _notes(source, wanted, tokenizer, vocab_size)
+    vocab_size, max_length = len(tokenizer.vocab), _max_length(config, directory)
     if not has_masked_lm and not any(x.startswith(POOLER) for x in arrays):
         notes += ("the model has no pooler; heads that use one train it from scratch",)
-    return HostModel(
-        config,
-        None,
-        tokenizer,
-        len(tokenizer.vocab),
-        _max_length(config, source.directory),
-        arrays,
-        notes,
-    )
+    return HostModel(config, None, tokenizer, vocab_size, max_length, arrays, notes)
 
 
 def read_tuned(
@@ -126,16 +113,12 @@ def read_tuned(
     source_lib.check_tensors(source, wanted)
     arrays = source_lib.read_finite(source, wanted)
     tokenizer = _tokenizer_of(source, vocab_size, None, has_flag=False)
-    return HostModel(
-        config,
-        head,
-        tokenizer,
-        vocab_size,
-        _max_length(config, directory),
-        arrays,
-        _notes(source, wanted, tokenizer, vocab_size),
-        sentence_transformers.prompt(directory) if head.type.is_dual_encoder else "",
+    notes = _notes(source, wanted, tokenizer, vocab_size)
+    prompt = (
+        sentence_transformers.prompt(directory) if head.type.is_dual_encoder else ""
     )
+    sizes = vocab_size, _max_length(config, directory)
+    return HostModel(config, head, tokenizer, *sizes, arrays, notes, prompt)
 
 
 def _tokenizer_of(
@@ -208,8 +191,7 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter by name, with the pooler of an encoder."""
     _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {parameters.path_name(path): leaf.shape for path, leaf in leaves}
+    return {name: leaf.shape for name, leaf in parameters.leaves(params).items()}
 
 
 def _structure(

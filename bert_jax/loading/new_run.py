@@ -7,10 +7,9 @@ start from one.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
-import jax
 import ml_collections
 
 from bert_jax import config as config_lib
@@ -21,8 +20,12 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
-from bert_jax.phases import Position
-from bert_jax.training.step import TrainState
+
+if TYPE_CHECKING:
+    from bert_jax.loading.branch import Branch
+    from bert_jax.loading.init_from import Weights
+
+    Start = Weights | Branch
 
 # Keys of config.model that are settings of the training, not of the model.
 SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -37,12 +40,8 @@ def complete(
     """Builds the config of a run from the values of its config file and flags.
 
     A model of the Hugging Face Hub is downloaded, and config.init_from names its
-    commit. A run whose config is written keeps its values; one with a checkpoint
-    needs the model no more.
-
-    Args:
-      given: the keys that flags set, such as "model.hidden_size".
-      workdir: the workdir of the run, if it may have begun.
+    commit. A run whose config is in `workdir` keeps its values; one with a checkpoint
+    needs the model no more. Flags set the `given` keys, such as "model.hidden_size".
     """
     path = values.get("init_from")
     if not isinstance(path, str) or not path:
@@ -53,7 +52,8 @@ def complete(
     begun = workdir_lib.read_config(workdir) if workdir else None
     key = "config.init_from"
     if begun and source_lib.is_pinned_as(path, begun.init_from, key):
-        path, found = begun.init_from, _values_of_run(begun)
+        path = begun.init_from
+        found = _values(dataclasses.asdict(begun.model), begun.tokenizer)
     else:
         path = source_lib.pinned(path, key)
         found = _values_of_model(path, values)
@@ -82,11 +82,9 @@ def _check_given(
             )
 
 
-def _values_of_run(begun: ExperimentConfig) -> dict[str, Any]:
-    """Returns the values of the model by config key, as the run recorded them."""
-    tokenizer = begun.tokenizer
+def _values(sizes: dict[str, Any], tokenizer: TokenizerConfig) -> dict[str, Any]:
     return {
-        **{f"model.{name}": getattr(begun.model, name) for name in SIZES},
+        **{f"model.{name}": sizes[name] for name in SIZES & sizes.keys()},
         "tokenizer.kind": tokenizer.kind,
         "tokenizer.vocab_size": tokenizer.vocab_size,
         "tokenizer.lowercase": tokenizer.lowercase,
@@ -102,9 +100,8 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     from bert_jax.loading import init_from
 
     source = init_from.describe(path)
-    config = config_lib.build(
-        TokenizerConfig, values.get("tokenizer"), "config.tokenizer"
-    )
+    given = values.get("tokenizer")
+    config = config_lib.build(TokenizerConfig, given, "config.tokenizer")
     opened = source.tokenizer
     if opened and opened.for_corpora is not None:
         config = dataclasses.replace(config, kind=opened.kind)
@@ -114,31 +111,13 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
         tokenizer = tokenizers.load_any_size(config)
     else:
         tokenizer = init_from.parse_tokenizer(source, config)
-    return {
-        **{f"model.{k}": v for k, v in source.sizes.items() if k in SIZES},
-        "tokenizer.kind": config.kind,
-        "tokenizer.vocab_size": len(tokenizer.vocab),
-        "tokenizer.lowercase": config.lowercase,
-    }
-
-
-class Start(Protocol):
-    """The model that a new run starts from: `Weights` or a `Branch`."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
-    def first_state(
-        self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
-    ) -> tuple[Position, TrainState]: ...
+    vocab_size = len(tokenizer.vocab)
+    return _values(source.sizes, dataclasses.replace(config, vocab_size=vocab_size))
 
 
 def open_inputs(
     config: ExperimentConfig, is_begun: bool
-) -> tuple[Corpus, Start | None]:
+) -> "tuple[Corpus, Start | None]":
     """Opens the corpus, and what config.init_from or config.branch_from names.
 
     Errors in these keys are reported before a corpus is prepared. Without the keys, the

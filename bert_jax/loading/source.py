@@ -7,6 +7,7 @@ whose newest checkpoint is used.
 
 import dataclasses
 import os
+import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
@@ -24,6 +25,7 @@ from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, google_tf1, hub_models, huggingface_read
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.interop.huggingface_write import WEIGHTS
+from bert_jax.interop.weight_names import OURS
 from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 
@@ -41,10 +43,8 @@ def model_path(path: str, given_as: str) -> Path:
     """Returns the absolute path of a model, which is downloaded if it is elsewhere.
 
     A model on the Hugging Face Hub stays in the cache of huggingface_hub. A local path
-    precedes a model of the same name.
-
-    Args:
-      given_as: the flag, key or argument that has the path, for error messages.
+    precedes a model of the same name. Errors name `given_as`, the flag, key or argument
+    that has the path.
     """
     if not _is_on_hub(path):
         return local_path(path, given_as)
@@ -61,7 +61,7 @@ def pinned(path: str, given_as: str) -> str:
     """Returns NAME@COMMIT for a model on the Hub, and other paths as `parse_path`."""
     if not _is_on_hub(path):
         return storage.parse_path(given_as, path)
-    return hub_models.pinned(path, model_path(path, given_as))
+    return f"{hub_models.parse(path)[0]}@{model_path(path, given_as).name}"
 
 
 def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
@@ -71,7 +71,10 @@ def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
     """
     if not _is_on_hub(path):
         return recorded in (path, storage.parse_path(given_as, path))
-    return hub_models.is_pinned_as(path, recorded)
+    name, revision = hub_models.parse(path)
+    recorded_name, _, commit = recorded.partition("@")
+    is_commit = re.fullmatch("[0-9a-f]{40}", revision or "") is not None
+    return name == recorded_name and (not is_commit or revision == commit)
 
 
 def _is_on_hub(path: str) -> bool:
@@ -106,9 +109,7 @@ def local_path(path: str, given_as: str) -> Path:
 def open_source(path: Path, given: str) -> Source:
     """Opens a model without reading its weights, and verifies its digests.
 
-    Args:
-      path: the directory of the model, or the prefix of a TF1 checkpoint.
-      given: the flag or key with the path, for error messages.
+    The path is a directory or the prefix of a TF1 checkpoint. Errors name `given`.
     """
     if is_workdir(path):
         return open_workdir(path)
@@ -126,6 +127,10 @@ def not_a_model(given: str, path: Path, uses: str) -> ConfigError:
     problem = "has no config.json"
     if not path.exists():
         problem = "does not exist"
+        is_made = (path.parent / workdir.FINETUNING_FILE).exists()
+        if path.name == "model" and is_made:
+            problem = f"does not exist yet: the fine-tuning in {path.parent} is"
+            return ConfigError(f"{given} {problem} not complete; run it again")
     elif path.is_file():
         problem = "is a file, not a directory"
     elif (path / "model" / "config.json").is_file():
@@ -145,15 +150,8 @@ def is_workdir(directory: Path) -> bool:
     )
 
 
-def describe(path: Path, given: str) -> Source:
-    """Opens a model as `open_source`, but no checkpoint of a run and no device."""
-    if is_workdir(path):
-        return _describe_run(path)[0]
-    return open_source(path, given)
-
-
-def _describe_run(directory: Path) -> tuple[Source, ExperimentConfig]:
-    """Returns a run without its tensors, and its config."""
+def describe_run(directory: Path) -> tuple[Source, ExperimentConfig]:
+    """Returns a run without its tensors, and its config; opens no device."""
     config = workdir.read_config(str(directory))
     assert config is not None, "is_workdir has found config.json"
     corpus_dir = config.data.corpus_dir
@@ -175,16 +173,16 @@ def _describe_run(directory: Path) -> tuple[Source, ExperimentConfig]:
             tokenizer.content(),
             config.tokenizer.kind,
         ),
-        names={},
-        shapes={},
-        read=lambda _: {},
+        naming=OURS,
+        tensors={},
+        load=lambda _: [],
     )
     return source, config
 
 
 def open_workdir(directory: Path) -> Source:
     """Opens the newest checkpoint of a workdir of `train`."""
-    described, config = _describe_run(directory)
+    described, config = describe_run(directory)
     step = integrity.newest_step(str(directory))
     if not step:
         raise ConfigError(
@@ -195,21 +193,14 @@ def open_workdir(directory: Path) -> Source:
         files.refuse_link_outside(path, directory)
     run, output = f"--workdir={directory}", f"--output={directory}-export"
     export = shlex.join(["python", "-m", "bert_jax.export", run, output])
-    remedy = f"use {directory}-export, written by: {export}"
-    remedy = remedy.replace("{", "{{").replace("}", "}}") + " --step={}"
+    remedy = f"use {directory}-export, written by: {export} --step="
     integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
     # Raises if the corpus was replaced, because its vocabulary may be another one.
     checkpoints.position(step, corpus.read(config).sha256)
-    prefix = "params."
-    shapes = {
-        name.removeprefix(prefix): tuple(shape)
-        for name, (shape, _) in checkpoints.arrays(step).items()
-        if name.startswith(prefix)
-    }
     checkpoints.close()
 
-    def read(wanted: Collection[str]) -> dict[str, np.ndarray]:
+    def load(names: list[str]) -> list[np.ndarray]:
         mesh = jax.sharding.get_mesh()
         whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
         like = jax.tree.map(
@@ -217,13 +208,13 @@ def open_workdir(directory: Path) -> Source:
             run_lib.abstract_params(config)[1],
         )
         checkpoints = Checkpoints(str(directory))
-        restored = checkpoints.restore(step, {"params": like}, mesh)
+        params = run_lib.restore_weights(checkpoints, config, step, like, mesh)
         checkpoints.close()
-        arrays = parameters.by_name(restored["params"])
-        return {name: arrays[name] for name in wanted}
+        arrays = parameters.by_name(params)
+        return [arrays[name] for name in names]
 
-    names = {name: name for name in shapes}
-    return dataclasses.replace(described, names=names, shapes=shapes, read=read)
+    shapes = run_lib.parameter_shapes(config)
+    return dataclasses.replace(described, tensors=shapes, load=load)
 
 
 def check_tensors(
@@ -234,9 +225,8 @@ def check_tensors(
 ) -> None:
     """Checks that a source has the tensors of a model.
 
-    Args:
-      optional: prefixes of parameters that may be missing.
-      free_rows: names of tables whose number of rows may differ.
+    Parameters with a prefix in `optional` may be missing, and the tables in `free_rows`
+    may have another number of rows.
     """
     missing = [
         name

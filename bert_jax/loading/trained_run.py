@@ -21,6 +21,7 @@ from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
+from bert_jax.model.parameters import leaves
 from bert_jax.training import step as step_lib
 
 
@@ -33,12 +34,8 @@ class OpenedRun:
     mesh: jax.sharding.Mesh
     step: int
     phase_index: int  # the phase of the step
+    graphdef: nnx.GraphDef
     params: Any
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef:
-        graphdef, _ = abstract_params(self.config)
-        return graphdef
 
     @functools.cached_property
     def eval_step(self) -> Callable[..., Any]:
@@ -72,7 +69,6 @@ def open_run(
             " it is unfinished; if it was moved, use --corpus_dir=DIR; otherwise finish"
             " it with python -m bert_jax.prepare and the flags with which it was begun"
         )
-    corpus = corpus_lib.read(config)
     devices.open_local_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
@@ -83,14 +79,19 @@ def open_run(
             f" available steps: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    integrity.check(workdir, step, "use --step={}")
-    checkpoints.position(step, corpus.sha256)
+    integrity.check(workdir, step, "use --step=")
+    if corpus_lib.sha256(directory) != checkpoints.position(step).corpus_sha256:
+        raise ConfigError(
+            f"--workdir={workdir} was not trained on the corpus in {directory!r}; use"
+            " --corpus_dir=DIR with the directory of the run's corpus"
+        )
+    corpus = corpus_lib.read(config)
     phase_index, _ = phases.phase_of(config, max(step - 1, 0))
     mesh = set_mesh(config, phase_index)
-    _, like = abstract_params(config)
-    params = checkpoints.restore(step, {"params": like}, mesh)["params"]
+    graphdef, like = abstract_params(config)
+    params = restore_weights(checkpoints, config, step, like, mesh)
     checkpoints.close()
-    return OpenedRun(config, corpus, mesh, step, phase_index, params)
+    return OpenedRun(config, corpus, mesh, step, phase_index, graphdef, params)
 
 
 def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
@@ -100,25 +101,43 @@ def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     trained model. Returns notes on parameters that the model lacks, too.
     """
     if not config.init_from and not config.branch_from:
-        raise ConfigError(
-            "config.init_from='' names no model; give --config.init_from=MODEL"
-        )
+        raise ConfigError("config.init_from is empty; give --config.init_from=MODEL")
     devices.open_local_devices()
     phase_index = len(config.phases) - 1
     mesh = set_mesh(config, phase_index)
     corpus, start = new_run.open_inputs(config, is_begun=False)
     assert start is not None
-    _, init = step_lib.init_state(config)
+    graphdef, init = step_lib.init_state(config)
     _, state = start.first_state(init, corpus, mesh)
-    return OpenedRun(
-        config, corpus, mesh, start.step, phase_index, state.params
-    ), start.notes
+    opened = config, corpus, mesh, start.step, phase_index, graphdef, state.weights
+    return OpenedRun(*opened), start.notes
+
+
+def restore_weights(
+    checkpoints: Checkpoints,
+    config: ExperimentConfig,
+    step: int,
+    like: Any,
+    mesh: jax.sharding.Mesh,
+) -> Any:
+    """Restores the weights of a step, see `TrainState.weights`.
+
+    `like` has the shapes, dtypes and partition specs of the parameters.
+    """
+    name = "average" if config.optimizer.average_steps else "params"
+    return checkpoints.restore(step, {name: like}, mesh)[name]
 
 
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
     """Returns the graphdef of a run's model, and its parameters as abstract arrays."""
     graphdef, init = step_lib.init_state(config)
     return graphdef, jax.eval_shape(init).params
+
+
+def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter of a run's model, by name."""
+    _, params = abstract_params(config)
+    return {name: leaf.shape for name, leaf in leaves(params).items()}
 
 
 def set_mesh(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:

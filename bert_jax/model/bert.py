@@ -24,13 +24,7 @@ from bert_jax.distributed import sharding
 from bert_jax.model.attention import attention
 from bert_jax.model.dropout import DropoutKey, Seed, dropout
 from bert_jax.model.kernels import gpu
-from bert_jax.model.layers import (
-    LayerNorm,
-    Linear,
-    add_and_norm,
-    can_join,
-    joined,
-)
+from bert_jax.model.layers import LayerNorm, Linear, add_and_norm, can_join, joined
 from bert_jax.model.ops import (
     einsum_float32,
     embedding_lookup,
@@ -114,7 +108,7 @@ class SelfAttention(nnx.Module):
         D, stddev = config.hidden_size, config.initializer_range
 
         def projection(*dims: Any) -> Linear:
-            return Linear((D, D), dims, stddev=stddev, rngs=rngs)
+            return Linear((D, D), dims, stddev, rngs)
 
         self.query = projection("embed", "heads")
         self.key = projection("embed", "heads")
@@ -162,8 +156,8 @@ class Layer(nnx.Module):
         stddev = config.initializer_range
         self.attention = SelfAttention(config, rngs)
         self.attention_norm = LayerNorm(D, config.layer_norm_eps)
-        self.intermediate = Linear((D, F), ("embed", "mlp"), stddev=stddev, rngs=rngs)
-        self.output = Linear((F, D), ("mlp", "embed"), stddev=stddev, rngs=rngs)
+        self.intermediate = Linear((D, F), ("embed", "mlp"), stddev, rngs)
+        self.output = Linear((F, D), ("mlp", "embed"), stddev, rngs)
         self.output_norm = LayerNorm(D, config.layer_norm_eps)
         self.activation = config.hidden_act
         self.dropout_rate = config.hidden_dropout_prob
@@ -210,12 +204,8 @@ class Bert(nnx.Module):
             [Layer(config, rngs) for _ in range(config.num_hidden_layers)]
         )
         if has_pooler:
-            self.pooler = Linear(
-                (D, D),
-                ("embed", "replicated"),
-                stddev=config.initializer_range,
-                rngs=rngs,
-            )
+            stddev = config.initializer_range
+            self.pooler = Linear((D, D), ("embed", "replicated"), stddev, rngs)
 
     def states(
         self,
@@ -286,16 +276,12 @@ class BertForPreTraining(nnx.Module):
         D = config.hidden_size
         stddev = config.initializer_range
         self.bert = Bert(config, vocab_size, rngs)
-        self.transform = Linear(
-            (D, D), ("embed", "replicated"), stddev=stddev, rngs=rngs
-        )
+        self.transform = Linear((D, D), ("embed", "replicated"), stddev, rngs)
         self.transform_norm = LayerNorm(D, config.layer_norm_eps)
         self.decoder_bias = nnx.Param(
             jnp.zeros((vocab_size,), jnp.float32, out_sharding=sharding.spec("vocab"))
         )
-        self.next_sentence = Linear(
-            (D, 2), ("embed", "classes"), stddev=stddev, rngs=rngs
-        )
+        self.next_sentence = Linear((D, 2), ("embed", "classes"), stddev, rngs)
         self.activation = config.hidden_act
 
     def __call__(

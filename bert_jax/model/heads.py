@@ -13,7 +13,7 @@ B * C where each choice or text is a row), T token, D hidden.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,6 @@ INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
 
 class Outputs(NamedTuple):
-    """The outputs of a model with a task head."""
-
     logits: jax.Array  # float32, in the shape that the head's `__call__` documents
     states: list[jax.Array]  # of `Bert.states`
 
@@ -58,8 +56,6 @@ class HeadType:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The description of a task head."""
-
     type: HeadType
     labels: tuple[str, ...]  # names of its outputs; one for regression; () if none
     dropout_prob: float  # of the head's input in training
@@ -72,12 +68,17 @@ class Head:
 class Model(nnx.Module):
     """A model with a task head; subclasses have the types of these arguments."""
 
-    bert: Bert
+    has_pooler = False  # whether the head reads pooled [CLS] states
+    num_outputs: ClassVar[int | None] = None  # of the classifier; None: one per label
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
     ):
-        raise NotImplementedError
+        self.bert = Bert(config, vocab_size, rngs, has_pooler=self.has_pooler)
+        self.dropout_prob = head.dropout_prob
+        num = len(head.labels) if self.num_outputs is None else self.num_outputs
+        if num:
+            self.classifier = _classifier(config, num, rngs)
 
     def __call__(
         self,
@@ -90,31 +91,35 @@ class Model(nnx.Module):
         """Returns the outputs; the arguments are those of `Bert.states`."""
         raise NotImplementedError
 
+    def _pooled(
+        self, rows: Batch, key: DropoutKey | None, dtype: jnp.dtype, remat: str
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """Returns the pooled [CLS] states [B, 1, D] after dropout, and all states.
+
+        The last layer is computed at [CLS] only.
+        """
+        key, seed = _split(key)
+        cls_B1 = jnp.zeros_like(rows["input_ids"][:, :1])
+        states = self.bert.states(
+            rows, positions_BQ=cls_B1, dropout_key=key, dtype=dtype, remat=remat
+        )
+        return dropout(self.bert.pool(states[-1]), self.dropout_prob, seed), states
+
 
 class BertForClassification(Model):
     """Classification or regression of a text or pair from its pooled [CLS] state."""
 
-    def __init__(self, config, vocab_size, head, rngs):
-        self.bert = Bert(config, vocab_size, rngs)
-        self.classifier = _classifier(config, len(head.labels), rngs)
-        self.dropout_prob = head.dropout_prob
+    has_pooler = True
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns logits [B, C]."""
-        pooled_B1D, states = _pooled(
-            self.bert, batch, self.dropout_prob, dropout_key, dtype, remat
-        )
+        pooled_B1D, states = self._pooled(batch, dropout_key, dtype, remat)
         logits_BC = self.classifier(pooled_B1D)[:, 0].astype(jnp.float32)
         return Outputs(logits_BC, states)
 
 
 class BertForTagging(Model):
     """Token classification."""
-
-    def __init__(self, config, vocab_size, head, rngs):
-        self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
-        self.classifier = _classifier(config, len(head.labels), rngs)
-        self.dropout_prob = head.dropout_prob
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns logits [B, T, C]."""
@@ -129,8 +134,10 @@ class BertForTagging(Model):
 class BertForQuestionAnswering(Model):
     """Span prediction: start and end logits for every token; without dropout."""
 
+    num_outputs = 0
+
     def __init__(self, config, vocab_size, head, rngs):
-        self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
+        super().__init__(config, vocab_size, head, rngs)
         self.qa_outputs = _classifier(config, 2, rngs)
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
@@ -144,17 +151,12 @@ class BertForQuestionAnswering(Model):
 class BertForMultipleChoice(Model):
     """One logit for each choice from its pooled [CLS] state; each choice is a row."""
 
-    def __init__(self, config, vocab_size, head, rngs):
-        self.bert = Bert(config, vocab_size, rngs)
-        self.classifier = _classifier(config, 1, rngs)
-        self.dropout_prob = head.dropout_prob
+    has_pooler, num_outputs = True, 1
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns logits [B, C]; the arrays INPUTS of the batch are [B, C, T]."""
         rows, dropout_key = _flatten_choices(batch, dropout_key)
-        pooled_R1D, states = _pooled(
-            self.bert, rows, self.dropout_prob, dropout_key, dtype, remat
-        )
+        pooled_R1D, states = self._pooled(rows, dropout_key, dtype, remat)
         logits_R11 = self.classifier(pooled_R1D).astype(jnp.float32)
         logits_BC = jnp.reshape(
             logits_R11,
@@ -171,8 +173,7 @@ class BertForSimilarity(Model):
     on the other text, so it can be computed once and stored.
     """
 
-    def __init__(self, config, vocab_size, head, rngs):
-        self.bert = Bert(config, vocab_size, rngs, has_pooler=False)
+    num_outputs = 0
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns cosines [B]; the arrays INPUTS of the batch are [B, 2, T]."""
@@ -231,35 +232,8 @@ def _flatten_choices(
 
 
 def _classifier(config: ModelConfig, num_classes: int, rngs: nnx.Rngs) -> Linear:
-    return Linear(
-        (config.hidden_size, num_classes),
-        ("embed", "classes"),
-        stddev=config.initializer_range,
-        rngs=rngs,
-    )
-
-
-def _pooled(
-    bert: Bert,
-    rows: Batch,
-    dropout_prob: float,
-    dropout_key: DropoutKey | None,
-    dtype: jnp.dtype,
-    remat: str,
-) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns the pooled [CLS] states [B, 1, D] after dropout, and all states.
-
-    The last layer is computed at [CLS] only.
-    """
-    encoder_key, seed = _split(dropout_key)
-    states = bert.states(
-        rows,
-        positions_BQ=jnp.zeros_like(rows["input_ids"][:, :1]),
-        dropout_key=encoder_key,
-        dtype=dtype,
-        remat=remat,
-    )
-    return dropout(bert.pool(states[-1]), dropout_prob, seed), states
+    shape, stddev = (config.hidden_size, num_classes), config.initializer_range
+    return Linear(shape, ("embed", "classes"), stddev, rngs)
 
 
 def _split(key: DropoutKey | None) -> tuple[DropoutKey | None, Seed | None]:

@@ -49,5 +49,4 @@ def dequantize(params: Any) -> Any:
 
 
 def num_bytes(params: Any) -> int:
-    """Returns the size of the parameters in bytes."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(params))

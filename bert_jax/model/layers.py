@@ -17,13 +17,18 @@ def gelu(x: jax.Array, approximate: bool) -> jax.Array:
     """Returns x times the normal distribution's CDF at x, or its tanh approximation.
 
     Only x is stored for the gradient; on a GPU, JAX's rule stores a second array of its
-    size. The schedule of a TPU is the same with either.
+    size. The schedule of a TPU v5e is the same with either.
     """
     return jax.nn.gelu(x, approximate)
 
 
 def _gelu_forward(x, approximate):
-    return gelu(x, approximate), x
+    y = gelu(x, approximate)
+    if sharding.device_kind().startswith("TPU v6"):
+        # Otherwise XLA stores only x, and each product that reads y computes it again,
+        # which takes longer than the product on these wide matrix units.
+        y = jax.lax.optimization_barrier(y)
+    return y, x
 
 
 def _gelu_backward(approximate, x, gradient):
@@ -48,7 +53,6 @@ class Linear(nnx.Module):
         self,
         shape: tuple[int, int],
         dims: tuple[str, str],
-        *,
         stddev: float,
         rngs: nnx.Rngs,
     ):
@@ -152,11 +156,7 @@ class LayerNorm(nnx.Module):
 
 
 def add_and_norm(
-    norm: LayerNorm,
-    x_BTD: jax.Array,
-    y_BTD: jax.Array,
-    rate: float,
-    seed: Seed | None,
+    norm: LayerNorm, x_BTD: jax.Array, y_BTD: jax.Array, rate: float, seed: Seed | None
 ) -> jax.Array:
     """Returns the norm of x + dropout(y), [B, T, D]; see `dropout.dropout`."""
     if gpu.has_kernels(x_BTD):

@@ -77,9 +77,9 @@ def _row_major(x: jax.Array) -> jax.Array:
 
 
 def _times_kernel(
-    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None = None
+    x: jax.Array, kernel_IO: jax.Array, out_sharding: jax.P | None = None
 ) -> jax.Array:
-    """Returns x @ kernel, [..., input] and [input, output] -> [..., output].
+    """Returns x @ kernel, [..., I] and [I, O] -> [..., O].
 
     The kernel is cast to the dtype of x. Its gradient has the kernel's own dtype and
     is rounded to it on each device before it is summed over devices: the gradient of
@@ -93,7 +93,7 @@ def _times_kernel(
     """
     return _dot_general(
         x,
-        kernel.astype(x.dtype),
+        kernel_IO.astype(x.dtype),
         (((x.ndim - 1,), (0,)), ((), ())),
         precision=precision(x.dtype),
         out_sharding=out_sharding,
@@ -103,22 +103,22 @@ def _times_kernel(
 times_kernel = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
 
 
-def _times_kernel_forward(x, kernel, out_sharding):
+def _times_kernel_forward(x, kernel_IO, out_sharding):
     # Calls the unwrapped function: in the wrapped one, remat would see a call instead
     # of a product, and not save it.
-    return _times_kernel(x, kernel, out_sharding), (x, kernel)
+    return _times_kernel(x, kernel_IO, out_sharding), (x, kernel_IO)
 
 
 def _times_kernel_backward(out_sharding, factors, gradient):
     del out_sharding
-    x, kernel = factors
+    x, kernel_IO = factors
     # Use specs, not shardings, so that arrays on no mesh yet work as well.
-    of_x, of_kernel = jax.typeof(x).sharding.spec, jax.typeof(kernel).sharding.spec
+    of_x, of_kernel = (jax.typeof(each).sharding.spec for each in factors)
     rows, last = tuple(range(x.ndim - 1)), x.ndim - 1
     return (
         _dot_general(
             gradient,
-            kernel.astype(x.dtype),
+            kernel_IO.astype(x.dtype),
             (((last,), (1,)), ((), ())),
             precision=precision(x.dtype),
             out_sharding=of_x,
@@ -128,7 +128,7 @@ def _times_kernel_backward(out_sharding, factors, gradient):
             gradient,
             ((rows, rows), ((), ())),
             precision=precision(x.dtype),
-            preferred_element_type=kernel.dtype,
+            preferred_element_type=kernel_IO.dtype,
             out_sharding=of_kernel,
         ),
     )
@@ -138,7 +138,7 @@ times_kernel.defvjp(_times_kernel_forward, _times_kernel_backward)
 
 
 def _plus_bias(
-    x: jax.Array, bias: jax.Array, product_dtype: jnp.dtype | None = None
+    x: jax.Array, bias_O: jax.Array, product_dtype: jnp.dtype | None = None
 ) -> jax.Array:
     """Returns x + bias, added in float32 and rounded to the dtype of x.
 
@@ -147,14 +147,14 @@ def _plus_bias(
     The gradient of the bias, a sum over every row of the batch, is float32.
 
     Args:
-      x: [..., output].
-      bias: float32[output].
+      x: [..., O].
+      bias_O: float32.
       product_dtype: if bfloat16, a TPU computes the gradient as a product with ones,
         after rounding its terms to this dtype. The matrix unit sums in float32 too, in
         half the cycles of the vector unit by the compiler's final schedule, and in 1/17
         of them by its estimate. A GPU does so if x is float32.
     """
-    bias = jnp.expand_dims(bias, range(x.ndim - 1))
+    bias = jnp.expand_dims(bias_O, range(x.ndim - 1))
     if sharding.platform() == "gpu":
         # cuBLAS adds a bias of the result's dtype to the float32 sums of the product.
         return x + bias.astype(x.dtype)
@@ -164,11 +164,11 @@ def _plus_bias(
 plus_bias = jax.custom_vjp(_plus_bias, nondiff_argnums=(2,))
 
 
-def _plus_bias_forward(x, bias, product_dtype):
-    return _plus_bias(x, bias, product_dtype), bias
+def _plus_bias_forward(x, bias_O, product_dtype):
+    return _plus_bias(x, bias_O, product_dtype), bias_O
 
 
-def _plus_bias_backward(product_dtype, bias, gradient):
+def _plus_bias_backward(product_dtype, bias_O, gradient):
     rows = tuple(range(gradient.ndim - 1))
     # A GPU rounds the gradient of float32 logits to bfloat16 for two other products.
     # Their bias is the third, because a sum of float32 would read the logits again.
@@ -197,10 +197,7 @@ plus_bias.defvjp(_plus_bias_forward, _plus_bias_backward)
 
 
 def einsum_float32(
-    equation: str,
-    x: jax.Array,
-    y: jax.Array,
-    out_sharding: jax.P | None = None,
+    equation: str, x: jax.Array, y: jax.Array, out_sharding: jax.P | None = None
 ) -> jax.Array:
     """Returns the einsum of x and y as float32, without rounding to their dtype.
 

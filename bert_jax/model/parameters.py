@@ -9,20 +9,20 @@ from flax import nnx
 
 def path_name(path: tuple[Any, ...]) -> str:
     """Returns a tree path as a dotted name, e.g. bert.layers.0.output.kernel."""
-    words = []
-    for part in path:
-        for attribute in ("key", "idx", "name"):
-            if hasattr(part, attribute):
-                words.append(str(getattr(part, attribute)))
-                break
     # nnx.Param is a tree node with its array under "value", which is not in the name.
-    return ".".join(words[:-1] if words[-1] == "value" else words)
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    return name.removesuffix(".value")
+
+
+def leaves(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by dotted name, in their order in the tree."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {path_name(path): leaf for path, leaf in paths}
 
 
 def by_name(params: Any) -> dict[str, np.ndarray]:
     """Returns the parameters as NumPy arrays, by dotted name."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {path_name(path): np.asarray(jax.device_get(x)) for path, x in leaves}
+    return {name: np.asarray(jax.device_get(x)) for name, x in leaves(params).items()}
 
 
 def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:

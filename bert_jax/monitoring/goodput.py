@@ -38,18 +38,15 @@ class Goodput:
         wrote no line. It alone is a difference of times of day, because the last
         process may have run before a boot or on another machine.
         """
-        self._seconds = dict.fromkeys(PARTS, 0.0)
         timed = _timed(lines)
+        self._seconds = _totals(timed)
         if timed:
-            last = timed[-1]
-            self._seconds |= _seconds(last)
             kept = [line for line in timed if line["step"] <= first_step]
-            steps = _seconds(kept[-1])["steps"] if kept else 0.0
-            lost = max(self._seconds["steps"] - steps, 0.0)
+            lost = max(self._seconds["steps"] - _totals(kept)["steps"], 0.0)
             self._seconds["steps"] -= lost
             self._seconds["lost"] += lost
             started = time.time() - (clock() - began)
-            self._seconds["down"] += max(started - last["time"], 0.0)
+            self._seconds["down"] += max(started - timed[-1]["time"], 0.0)
         self._part, self._since = "starting", began
 
     def enter(self, part: str) -> str:
@@ -84,24 +81,18 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
     timed = _timed(lines)
     if not timed:
         return ""
-    seconds = _seconds(timed[-1])
+    seconds = _totals(timed)
     total = sum(seconds.values()) or 1.0
-    others = sorted(
-        ((value / total, PARTS[part]) for part, value in seconds.items()), reverse=True
-    )
-    shown = ", ".join(
-        f"{share:.0%} {name}"
-        for share, name in others
-        if name != PARTS["steps"] and share >= 0.005
-    )
-    steps = seconds["steps"] / total
-    return f"Steps took {steps:.0%} of the run's time, over all calls ({shown})."
+    steps = seconds.pop("steps") / total
+    others = sorted(((secs / total, PARTS[part]) for part, secs in seconds.items()))
+    shown = (f"{share:.0%} {name}" for share, name in others[::-1] if share >= 0.005)
+    parts = ", ".join(shown)
+    return f"Steps took {steps:.0%} of the run's time, over all calls ({parts})."
 
 
 def running_seconds(lines: Sequence[dict[str, Any]]) -> float:
     """Returns the time of all calls up to the last line."""
-    timed = _timed(lines)
-    seconds = _seconds(timed[-1]) if timed else {}
+    seconds = _totals(_timed(lines))
     return sum(secs for part, secs in seconds.items() if part != "down")
 
 
@@ -115,5 +106,7 @@ def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if all(is_time(line.get(key)) for key in keys)]
 
 
-def _seconds(line: dict[str, Any]) -> dict[str, float]:
-    return {part: float(line[f"{PREFIX}{part}"]) for part in PARTS}
+def _totals(timed: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Returns the seconds of each part up to the last line."""
+    last = timed[-1] if timed else {}
+    return {part: float(last.get(f"{PREFIX}{part}", 0.0)) for part in PARTS}

@@ -165,10 +165,8 @@ class StepProgress:
         if self._timed_from is None or self._done == self._timed_from[0]:
             return ""
         step, when = self._timed_from
-        secs_per_step = (time.monotonic() - when) / (self._done - step)
-        return (
-            f"  {format_duration(secs_per_step * (self.num_steps - self._done))} left"
-        )
+        step_secs = (time.monotonic() - when) / (self._done - step)
+        return f"  {format_duration(step_secs * (self.num_steps - self._done))} left"
 
     def print(self, text: str) -> None:
         """Prints a line; a run continues when its terminal has been closed."""

@@ -1,5 +1,6 @@
 """Formats, plots and summarizes the metrics of a run."""
 
+import math
 import os
 import shlex
 from typing import Any
@@ -82,8 +83,9 @@ def plot_curves(
         style = {"color": color, "marker": "o", "linewidth": 2}
         _plot(axes, lines, f"eval_{name}", label=f"{label}, held out", **style)
 
-    draw(left, "masked_lm_loss", "masked LM", "tab:blue")
-    draw(left, "next_sentence_loss", "next sentence", "tab:orange")
+    for axes, kind in ((left, "loss"), (right, "accuracy")):
+        draw(axes, f"masked_lm_{kind}", "masked LM", "tab:blue")
+        draw(axes, f"next_sentence_{kind}", "next sentence", "tab:orange")
     if unigram_entropy is not None:
         left.axhline(
             unigram_entropy,
@@ -92,8 +94,6 @@ def plot_curves(
             label="guessing tokens by frequency",
         )
     left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
-    draw(right, "masked_lm_accuracy", "masked LM", "tab:blue")
-    draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
     _plot(
         right,
         lines,
@@ -166,8 +166,10 @@ def summarize(
         f"Trained to step {num_steps:,} ({format_duration(seconds)} in this call)."
     ]
     sentences += [text for text in [goodput.summary(lines)] if text]
+    verdicts: list[str] = []
     if held_out and unigram_entropy is not None:
-        last = held_out[-1]
+        # A loss is null if it was not finite.
+        last = {k: math.inf if v is None else v for k, v in held_out[-1].items()}
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]
         pairs = ""
         if MAJORITY in last:
@@ -181,7 +183,7 @@ def summarize(
             f" {unigram_entropy:.2f} for guessing by word frequency, and it predicts"
             f" {accuracy:.0%} of the masked tokens correctly{pairs}."
         )
-        sentences += _verdicts(last, unigram_entropy)
+        verdicts = _verdicts(last, unigram_entropy)
     run, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
     output = shlex.quote(f"--output={workdir}-export")
     one, all_ = "", ""
@@ -190,6 +192,7 @@ def summarize(
     return "\n".join(
         [
             " ".join(sentences),
+            *verdicts,
             f"Curves: {workdir}/{CURVES_FILE}",
             f"Next: evaluate the model again{one}, export it for Hugging Face"
             f" transformers{one}, or fine-tune it on train.csv and dev.csv, with the"

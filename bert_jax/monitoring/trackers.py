@@ -243,10 +243,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, CorruptError):  # of the state
         return str(error)
     sources = (error, getattr(error, "exc", None), error.__cause__, error.__context__)
-    statuses = (
-        getattr(getattr(x, "response", None), "status_code", 0) for x in sources
-    )
-    status = next(filter(None, statuses), 0)
+    codes = (getattr(getattr(x, "response", None), "status_code", 0) for x in sources)
+    status = next(filter(None, codes), 0)
     of_mlflow = getattr(error, "get_http_status_code", lambda: 500)()
     if of_mlflow != 500:  # the default, also without a server
         status = of_mlflow
@@ -303,9 +301,7 @@ def open_mlflow(id: str, name: str, config: dict[str, Any]) -> Opened:
     tag = f"tags.bert_jax_run = '{id}'"
     runs = mlflow.search_runs(filter_string=tag, output_format="list")
     run = mlflow.start_run(
-        runs[0].info.run_id if runs else None,
-        run_name=name,
-        tags={"bert_jax_run": id},
+        runs[0].info.run_id if runs else None, run_name=name, tags={"bert_jax_run": id}
     )
     # A parameter of MLflow cannot be changed, and has at most 6,000 characters.
     new = {k: str(v)[:6000] for k, v in config.items() if k not in run.data.params}

@@ -42,17 +42,14 @@ def main() -> None:
         print(check.check_devices(config, _DEVICES.value, _SLICES.value))
         return
     if _SLICES.value > 1:
-        raise ConfigError(
-            "--slices requires --devices; see also --topology=2*v5e:16x16"
-        )
+        raise ConfigError("--slices needs --devices; see also --topology=2*v5e:16x16")
     if _TOPOLOGY.value is None:
         raise ConfigError(
             f"--topology is missing; give {chips.LOCAL}, or a slice such as"
             f" {', '.join(chips.EXAMPLES.values())}, or v5litepod-64"
         )
-    report = {"arguments": cli.config_arguments()} | check.preflight(
-        config, _TOPOLOGY.value, _PRICE.value, _SEARCH.value
-    )
+    options = _TOPOLOGY.value, _PRICE.value, _SEARCH.value
+    report = {"arguments": cli.config_arguments()} | check.preflight(config, *options)
     print(json.dumps(report) if _JSON.value else table(report))
 
 

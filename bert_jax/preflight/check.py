@@ -115,7 +115,7 @@ def compile_step(
     batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
     facts: dict[str, Any] = {
         "arguments": {
-            "parameters": hlo.device_bytes(state.params),
+            "parameters": hlo.device_bytes((state.params, state.average)),
             "optimizer_moments": hlo.device_bytes(state.opt_state),
             "batch": hlo.device_bytes(batch),
         }
@@ -297,9 +297,9 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
 
 
 def _notes(config: ExperimentConfig) -> list[str]:
-    notes = list(optimizer.schedule_notes(config))
-    for key in ("init_from", "branch_from"):
-        if getattr(config, key):
-            path = getattr(config, key)
-            notes.append(f"the weights in config.{key}={path!r} were not checked")
-    return notes
+    keys = {"init_from": config.init_from, "branch_from": config.branch_from}
+    return optimizer.schedule_notes(config) + [
+        f"the weights in config.{key}={path!r} were not checked"
+        for key, path in keys.items()
+        if path
+    ]

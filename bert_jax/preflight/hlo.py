@@ -33,8 +33,6 @@ WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One HLO instruction."""
-
     name: str  # unique in the program
     result: str  # its type, with layouts
     opcode: str  # such as "fusion"
@@ -69,8 +67,6 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective operation of the step."""
-
     kind: str  # its opcode
     bytes: int  # size of the whole array, per execution
     devices: int  # number of devices that participate together
@@ -128,11 +124,9 @@ class CompiledProgram:
     def collectives(self) -> list[Collective]:
         """All collectives of a step, in order, including the sums of metrics."""
         return [
-            Collective(
-                kind, self._whole_bytes(op), self._group_size(op), times, op.dtypes
-            )
+            Collective(kind, self._whole_bytes(x), self._group_size(x), times, x.dtypes)
             for instruction, times in self.executed()
-            for kind, op in self._collectives_in(instruction)
+            for kind, x in self._collectives_in(instruction)
         ]
 
     def _collectives_in(

@@ -14,9 +14,9 @@ import shutil
 import stat as stat_lib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import hub
 from bert_jax.errors import MissingObjectError
@@ -37,7 +37,7 @@ from bert_jax.storage.retries import raise_storage_errors as raise_storage_error
 from bert_jax.storage.retries import with_retries as with_retries
 
 T = TypeVar("T")
-_scratch: list[str] = []  # temporary directories of this process
+_scratch = contextlib.ExitStack()  # temporary directories of this process
 # A stat of a file on a network file system or in a bucket takes milliseconds.
 STAT_THREADS = 32
 TRANSFER_THREADS = 8
@@ -160,8 +160,15 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
             return None
         return file if file.is_file else None
 
-    with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
-        return list(pool.map(stat_file, paths))
+    return in_threads(stat_file, paths)
+
+
+def in_threads(
+    do: Callable[..., T], *items: Iterable[Any], num_threads: int = STAT_THREADS
+) -> list[T]:
+    """Returns the results of `map`, from threads: requests to storage take long."""
+    with futures.ThreadPoolExecutor(num_threads) as pool:
+        return list(pool.map(do, *items))
 
 
 # -------------------------------------------------------------------------- writing
@@ -254,16 +261,15 @@ def local_copy(path: str) -> Iterator[str]:
 
 def scratch_directory() -> str:
     """Makes a local directory that is removed when the process exits."""
-    if not _scratch:
-        atexit.register(remove_scratch)
-    _scratch.append(tempfile.mkdtemp(prefix="bert_jax-"))
-    return _scratch[-1]
+    path = tempfile.mkdtemp(prefix="bert_jax-")
+    _scratch.callback(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
+@atexit.register
 def remove_scratch() -> None:
     """Removes the directories of `scratch_directory`."""
-    while _scratch:
-        shutil.rmtree(_scratch.pop(), ignore_errors=True)
+    _scratch.close()
 
 
 def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> None:
@@ -275,8 +281,7 @@ def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> N
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with_retries(lambda: system.get_file(url, path), url)
 
-    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-        list(pool.map(fetch, filter(is_wanted, files(directory))))
+    in_threads(fetch, filter(is_wanted, files(directory)), num_threads=TRANSFER_THREADS)
 
 
 def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
@@ -287,8 +292,8 @@ def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
         url, path = f"{target}/{name}", os.path.join(directory, name)
         with_retries(lambda: system.put_file(path, url), url)
 
-    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
-        list(pool.map(put, (name for name in files(directory) if name not in last)))
+    first = (name for name in files(directory) if name not in last)
+    in_threads(put, first, num_threads=TRANSFER_THREADS)
     for name in last:
         put(name)
 

@@ -59,10 +59,14 @@ class Costs:
     last_save: float = 0.0  # until it is complete, and its verification
 
 
-def first_plan(config: ExperimentConfig) -> Plan:
-    """Returns the plan for a run that takes config.num_steps before its hours end."""
+def first_plan(config: ExperimentConfig, first_step: int = 0) -> Plan:
+    """Returns the plan for a run that takes config.num_steps before its hours end.
+
+    A branch takes the steps after `first_step`, where the rate is still constant.
+    """
     num_steps = config.num_steps
-    return Plan(num_steps - round(DECAY_SHARE * num_steps), 0.0, num_steps)
+    decay_start = num_steps - round(DECAY_SHARE * num_steps)
+    return Plan(max(decay_start, first_step), 0.0, num_steps)
 
 
 def new_plan(
@@ -104,30 +108,32 @@ class Budget:
         self,
         config: ExperimentConfig,
         workdir: str,
+        first_step: int,
         saved: Mapping[str, Any] | None,
         began: float,
     ):
         """Continues the plan and the time of earlier calls; all processes call it.
 
-        `saved` is that of the checkpoint to resume from, None in a new run; `began` is
-        `clock()` at the process's start.
+        `saved` is that of the checkpoint to resume from, None in a new run, which
+        begins after `first_step`; `began` is `clock()` at the process's start.
         """
         self._config = config
         self._costs = Costs()
         self._timed_from: tuple[int, float] | None = None  # a step and its time
         self.plan: Plan | None = None
         if config.budget_hours:
-            self.resume(saved)
+            self.resume(first_step, saved)
             used = multihost.agree(
                 "budget", lambda: goodput.running_seconds(writer.read(workdir))
             )
             self._zero = began - used
 
-    def resume(self, saved: Mapping[str, Any] | None) -> None:
+    def resume(self, first_step: int, saved: Mapping[str, Any] | None) -> None:
         """Continues the plan of a checkpoint, None for that of a new run."""
         self._timed_from = None
         if self._config.budget_hours:
-            self.plan = Plan(**saved) if saved else first_plan(self._config)
+            new = first_plan(self._config, first_step)
+            self.plan = Plan(**saved) if saved else new
 
     @property
     def last_step(self) -> int:

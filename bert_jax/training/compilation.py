@@ -78,8 +78,8 @@ class CompiledSteps:
         mesh: jax.sharding.Mesh,
     ):
         """Prepares to compile the train step of `jit` for `step.abstract_state`."""
-        self._config, self._train_step = config, train_step
-        self.state, self._mesh = state, mesh
+        self._config, self.state = config, state
+        self._arguments = config, train_step, state, mesh
         self._thread = futures.ThreadPoolExecutor(1, "compile")
         self._compiled: dict[int, futures.Future[Compiled]] = {}
 
@@ -87,9 +87,7 @@ class CompiledSteps:
         """Starts to compile a phase if that has not started yet."""
         if phase_index not in self._compiled:
             self._compiled[phase_index] = self._thread.submit(
-                lambda: compile_phase(
-                    self._config, self._train_step, self.state, self._mesh, phase_index
-                )
+                compile_phase, *self._arguments, phase_index
             )
         return self._compiled[phase_index]
 

@@ -12,12 +12,11 @@ from flax import nnx
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS, MAJORITY
-from bert_jax.training import step as step_lib
+from bert_jax.training.step import TrainState, make_eval_step
 
 # Held-out pairs and masks are the same for all runs, independently of config.seed.
 EVAL_SEED = 0
@@ -29,7 +28,7 @@ class HeldOut:
     def __init__(
         self,
         config: ExperimentConfig,
-        corpus: corpus_lib.Corpus,
+        corpus: Corpus,
         mesh: jax.sharding.Mesh,
         graphdef: nnx.GraphDef,
         probes: Callable[[Any], dict[str, float]],
@@ -37,7 +36,7 @@ class HeldOut:
         """Prepares to evaluate; `probes` maps parameters to further metrics by name."""
         self.corpus, self._config, self._mesh = corpus, config, mesh
         self._probes = probes
-        self._eval_step = jax.jit(step_lib.make_eval_step(config, graphdef))
+        self._eval_step = jax.jit(make_eval_step(config, graphdef))
         self.exists = bool(corpus.shards["validation"])
         part = mesh_lib.host_part(mesh, jax.process_index())
         self._batches = functools.cache(
@@ -45,7 +44,9 @@ class HeldOut:
         )
         self._majority = functools.cache(
             lambda phase_index: next_sentence_majority(
-                eval_batches(corpus, config, phase_index)
+                self._batches(phase_index)
+                if part == (0, 1)
+                else eval_batches(corpus, config, phase_index)
             )
         )
 
@@ -53,9 +54,7 @@ class HeldOut:
         is_last = step == last_step
         return self.exists and (is_last or step % self._config.eval.every_steps == 0)
 
-    def evaluate(
-        self, state: step_lib.TrainState, phase_index: int
-    ) -> dict[str, float]:
+    def evaluate(self, state: TrainState, phase_index: int) -> dict[str, float]:
         """Returns the held-out metrics as eval_NAME, and the results of the probes.
 
         eval_loss is the weighted sum of the objectives' losses, and MAJORITY is the
@@ -64,21 +63,20 @@ class HeldOut:
         """
         result = evaluate(
             self._eval_step,
-            state.params,
+            state.weights,
             self._batches(phase_index),
             self._mesh,
             self._config.accumulation_steps,
         )
-        weights = dataclasses.asdict(self._config.loss_weights)
-        loss = sum(
-            weight * result.get(f"{name}_loss", 0.0) for name, weight in weights.items()
-        )
+        weights = self._config.loss_weights
+        loss = weights.masked_lm * result["masked_lm_loss"]
+        loss += weights.next_sentence * result.get("next_sentence_loss", 0.0)
         settings = dataclasses.asdict(self._config.eval)
         result |= {name: settings[name] for name in HELD_OUT_SETTINGS}
         held_out = {f"eval_{name}": value for name, value in result.items()}
         if (majority := self._majority(phase_index)) is not None:
             held_out[MAJORITY] = majority
-        return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.params)
+        return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.weights)
 
 
 def eval_batches(
@@ -93,9 +91,9 @@ def eval_batches(
     that runs with different training rates are comparable. The part (i, n) is the i-th
     of n equal parts of each batch's rows.
     """
-    host, num_hosts = part
-    masked_lm_prob = config.eval.masked_lm_prob
-    data = dataclasses.replace(config.data, masked_lm_prob=masked_lm_prob)
+    data = dataclasses.replace(
+        config.data, masked_lm_prob=config.eval.masked_lm_prob, final_masked_lm_prob=0.0
+    )
     batches = pipeline.batches(
         corpus,
         dataclasses.replace(config, data=data),
@@ -103,8 +101,8 @@ def eval_batches(
         seed=EVAL_SEED,
         phase_index=phase_index,
         first_step=0,
-        host=host,
-        num_hosts=num_hosts,
+        host=part[0],
+        num_hosts=part[1],
     )
     size = config.phases[phase_index].global_batch_size
     num_batches = -(-config.eval.num_sequences // size)
@@ -131,9 +129,8 @@ def evaluate(
     for batch in batches:
         for i in range(accumulation_steps):
             part = {name: rows[i::accumulation_steps] for name, rows in batch.items()}
-            sums, counts = jax.device_get(
-                eval_step(params, sharding.place_batch(part, mesh))
-            )
+            placed = sharding.place_batch(part, mesh)
+            sums, counts = jax.device_get(eval_step(params, placed))
             for name in sums:
                 total = totals.setdefault(name, [0.0, 0.0])
                 total[0] += float(sums[name])

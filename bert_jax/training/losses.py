@@ -28,10 +28,13 @@ def loss_sums(
     dropout_key: DropoutKey | None,
     dtype: jnp.dtype,
     remat: str = "none",
+    z_loss: bool = False,
 ) -> Metrics:
     """Returns summed losses and numbers of correct predictions, float32[] each.
 
-    The batch is global or a microbatch. Without a key, there is no dropout.
+    The batch is global or a microbatch. Without a key, there is no dropout. With
+    `z_loss`, z_loss is the sum of the squared logarithms of the masked-LM partition
+    functions.
     """
     bert = nnx.merge(graphdef, params)
     masked_lm_BPV, next_sentence_BK2 = bert(
@@ -41,6 +44,9 @@ def loss_sums(
         masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
     )
     sums = {"masked_lm_loss": loss, "masked_lm_accuracy": correct}
+    if z_loss:
+        log_z_BP = jax.nn.logsumexp(masked_lm_BPV, axis=-1)
+        sums["z_loss"] = jnp.sum(log_z_BP**2 * batch["masked_lm_weights"])
     if next_sentence:
         loss, correct = weighted_cross_entropy(
             next_sentence_BK2,
@@ -54,7 +60,8 @@ def loss_sums(
 def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
     """Returns the number of terms in each of `loss_sums`, float32[] each."""
     masked_lm = jnp.sum(batch["masked_lm_weights"])
-    counts = {"masked_lm_loss": masked_lm, "masked_lm_accuracy": masked_lm}
+    names = "masked_lm_loss", "masked_lm_accuracy", "z_loss"
+    counts: Metrics = dict.fromkeys(names, masked_lm)
     if not next_sentence:
         return counts
     pairs = jnp.sum(batch["next_sentence_weights"])
@@ -68,11 +75,13 @@ def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
 
 
 def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
-    """Returns the weighted sum of the objectives' mean losses."""
+    """Returns the weighted sum of the mean losses."""
     means = mean_metrics(sums, counts)
     total = weights.masked_lm * means["masked_lm_loss"]
     if "next_sentence_loss" in means:
         total += weights.next_sentence * means["next_sentence_loss"]
+    if "z_loss" in means:
+        total += weights.z_loss * means["z_loss"]
     return total
 
 

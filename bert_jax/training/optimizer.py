@@ -2,13 +2,15 @@
 
 `adamw_bert`, the default, is the released optimizer: AdamW without bias correction.
 `adamw` and `lamb` are optax's. In all of them, epsilon is added outside the square
-root, and weight decay is decoupled and does not apply to biases and LayerNorm.
+root, and weight decay is decoupled and does not apply to biases and LayerNorm. `muon`
+orthogonalizes the updates of the layers' kernels, and is `adamw` for the others.
 
+Shapes: M row, N column of a kernel.
 Source: google-research/bert optimization.py; Loshchilov and Hutter 2019 (AdamW); You et
-al. 2020 (LAMB).
+al. 2020 (LAMB); Jordan 2024 (Muon), with the scale of Liu et al. 2025.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,27 @@ from bert_jax.model.parameters import path_name
 # embedding tables do, biases and LayerNorm scales do not.
 UNDECAYED = ("bias", "scale", "decoder_bias")
 
+# Muon: coefficients of x, x x^T x and (x x^T)^2 x in a step of its iteration, the
+# number of steps, and the root mean square of an update, which is near that of Adam's.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
+MUON_RMS = 0.2
+
+
+class AdamConfig(Protocol):
+    """The keys of both pretraining and fine-tuning that an optimizer reads."""
+
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def clip_norm(self) -> float: ...
+
 
 class BertAdamState(NamedTuple):
     mu: Any  # a tree like the parameters, of OptimizerConfig.mu_dtype
@@ -33,24 +56,31 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the optimizer of a run and its learning-rate schedule."""
     schedule = make_schedule(config)
-    return transformation(config.optimizer, schedule), schedule
+    given = config.optimizer
+    return transformation(given.name, given, schedule, given.mu_dtype), schedule
 
 
 def transformation(
-    config: OptimizerConfig, schedule: optax.Schedule
+    name: str, config: AdamConfig, schedule: optax.Schedule, mu_dtype: str = "float32"
 ) -> optax.GradientTransformation:
-    """Returns the optimizer that `config.name` selects, with a given schedule.
+    """Returns an optimizer by its name, with a given schedule.
 
     The gradient is clipped by its global norm after it is averaged over the whole
     batch; the released code clips each replica's gradient before the sum.
     """
-    betas, mu_dtype = (config.beta1, config.beta2), jnp.dtype(config.mu_dtype)
-    if config.name == "adamw_bert":
-        adam = scale_by_bert_adam(*betas, config.epsilon, mu_dtype)
+    betas, dtype = (config.beta1, config.beta2), jnp.dtype(mu_dtype)
+    if name == "adamw_bert":
+        adam = scale_by_bert_adam(*betas, config.epsilon, dtype)
     else:
-        adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
+        adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=dtype)
+    if name == "muon":
+        muon = optax.chain(
+            optax.trace(config.beta1, nesterov=True, accumulator_dtype=dtype),
+            optax.stateless_with_tree_map(lambda g, _: orthogonalize(jnp.asarray(g))),
+        )
+        adam = optax.partition({True: muon, False: adam}, is_layer_kernel)
     parts = [adam, optax.add_decayed_weights(config.weight_decay, mask=decay_mask)]
-    if config.name == "lamb":
+    if name == "lamb":
         # LAMB with bias correction, as in the paper. The trust ratio applies to the
         # tensors that decay, as in the authors' code.
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decay_mask))
@@ -190,6 +220,33 @@ def scale_by_bert_adam(
         return updates, BertAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def orthogonalize(update_MN: jax.Array) -> jax.Array:
+    """Moves the singular values of a matrix towards 1, and scales it like Adam's step.
+
+    Every device computes it from the whole matrix.
+    """
+    whole_MN = jax.reshard(update_MN, jax.P()).astype(jnp.float32)
+    is_tall = whole_MN.shape[0] > whole_MN.shape[1]
+    x = whole_MN.T if is_tall else whole_MN
+    x /= jnp.linalg.norm(x) + 1e-8
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        a, b, c = NEWTON_SCHULZ
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    x = MUON_RMS * max(update_MN.shape) ** 0.5 * (x.T if is_tall else x)
+    return jax.reshard(x, jax.typeof(update_MN).sharding.spec)
+
+
+def is_layer_kernel(params: Any) -> Any:
+    """Returns a tree of bools: True for the kernels of the encoder layers."""
+
+    def check(path: tuple[Any, ...], _: Any) -> bool:
+        name = path_name(path)
+        return ".layers." in name and name.endswith(".kernel")
+
+    return jax.tree_util.tree_map_with_path(check, params)
 
 
 def decay_mask(params: Any) -> Any:

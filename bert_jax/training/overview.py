@@ -19,10 +19,7 @@ from bert_jax.training.step import TrainState, compute_dtype
 
 
 def numbers(
-    config: ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    corpus: Corpus,
-    state: TrainState,
+    config: ExperimentConfig, mesh: jax.sharding.Mesh, corpus: Corpus, state: TrainState
 ) -> dict[str, Any]:
     """Returns the sizes of the model, the devices and the data by name."""
     return {
@@ -78,8 +75,21 @@ def describe(
             f"{' streamed, indexed' if config.data.stream else ''}"
             f" in {config.data.corpus_dir}",
             f"train:  {phases} tokens, {start}, workdir {workdir}",
+            *_capped_masks(config),
         ]
     )
+
+
+def _capped_masks(config: ExperimentConfig) -> list[str]:
+    """Returns a line for each phase whose longest rows have fewer masks than asked."""
+    rate = max(config.data.masked_lm_prob, config.data.final_masked_lm_prob)
+    return [
+        f"masks:  config.phases[{i}].max_predictions={phase.max_predictions} allows"
+        f" {phase.max_predictions / phase.sequence_length:.1%} of"
+        f" {phase.sequence_length} tokens, below {rate:.1%}"
+        for i, phase in enumerate(config.phases)
+        if phase.max_predictions < round(rate * phase.sequence_length)
+    ]
 
 
 def tracked(
@@ -97,8 +107,7 @@ def tracked(
 
 def finish(workdir: str, num_steps: int, held_out: HeldOut) -> None:
     """Verifies the last checkpoint, plots the curves and prints a summary."""
-    remedy = "rerun the same command to resume from step {}"
-    integrity.check(workdir, num_steps, remedy)
+    integrity.check(workdir, num_steps, "rerun the same command to resume from step ")
     lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
     terminal.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - BEGAN, multihost.num_processes()

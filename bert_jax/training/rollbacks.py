@@ -70,7 +70,11 @@ class Guard:
         }
         if not bad:
             return
-        self._record(bad)
+        if self._path:
+            records = writer.AppendOnlyFile(self._path)
+            for step, values in bad.items():
+                records.write((json.dumps(self._record(step, values)) + "\n").encode())
+            records.close()
         names = f"step {min(bad):,}" if len(bad) == 1 else f"{len(bad):,} steps"
         first = bad[min(bad)]
         self._log(
@@ -80,40 +84,20 @@ class Guard:
         for step, values in bad.items():
             in_row = int(values["bad_steps_in_row"])
             if in_row >= self._config.guard.max_bad_steps:
-                raise errors.DivergedError(
-                    step,
-                    f"the loss or the gradient was not finite in the last {in_row}"
-                    " steps",
-                )
+                what = "the loss or the gradient was not finite in the last"
+                raise errors.DivergedError(step, f"{what} {in_row} steps")
 
-    def _record(self, bad: dict[int, dict[str, Any]]) -> None:
-        if self._path is None:
-            return
-        records = writer.AppendOnlyFile(self._path)
-        for step, values in bad.items():
-            records.write((json.dumps(self._entry(step, values)) + "\n").encode())
-        records.close()
-
-    def _entry(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
         phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
-        rows = pipeline.places(
-            self._corpus,
-            self._config,
-            seed=self._config.seed,
-            phase_index=phase_index,
-            step=batch,
-        )
+        given = {"seed": self._config.seed, "phase_index": phase_index, "step": batch}
+        rows = pipeline.places(self._corpus, self._config, **given)
         return {
             "step": step,
             "phase": phase_index,
             "batch": batch,
             "rollbacks": self._position.rollbacks,
             # As strings, because JSON has no NaN or infinity.
-            **{
-                name: str(np.float32(metrics[name]))
-                for name in RECORDED
-                if name in metrics
-            },
+            **{x: str(np.float32(metrics[x])) for x in RECORDED if x in metrics},
             "bad_steps_in_row": int(metrics["bad_steps_in_row"]),
             "rows": [
                 {"shard": shard, "epoch": epoch, "first": first, "stop": stop}
@@ -127,7 +111,7 @@ def check_finite(step: int, state: TrainState) -> None:
 
     A finite gradient can overflow a moment.
     """
-    if not _is_finite((state.params, state.opt_state)):
+    if not _is_finite((state.params, state.opt_state, state.average)):
         raise errors.DivergedError(step, "parameters or moments are not finite")
 
 

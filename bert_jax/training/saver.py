@@ -105,7 +105,7 @@ class Saver:
     def check(self, step: int) -> None:
         """Raises the error of a save, and plans the rest of a run with a budget.
 
-        Call it after every step, before `evaluate` and `save`.
+        Call it after every step, before `evaluate_if_due` and `save`.
         """
         self.checkpoints.check_for_errors()
         if self.config.budget_hours:
@@ -127,9 +127,8 @@ class Saver:
         self.monitor.log(step, line, f"held out: {terminal.format_held_out(line)}")
         if not self.config.checkpoint.keep_best:
             return False
-        return multihost.from_process_0(
-            self.ranking.is_best(step, self.checkpoints.steps())
-        )
+        is_best = self.ranking.is_best(step, self.checkpoints.steps())
+        return multihost.from_process_0(is_best)
 
     def evaluate_if_missing(self, step: int, state: TrainState) -> None:
         """Evaluates a resumed state whose evaluation is due but not logged."""
@@ -155,7 +154,7 @@ class Saver:
         """
         checkpoint = self.config.checkpoint
         is_last = step == self.budget.last_step
-        is_regular = step % checkpoint.every_steps == 0
+        is_regular = step % checkpoint.every_steps == 0 or step in checkpoint.keep_steps
         if is_last or is_regular or self.budget.starts_decay(step):
             return True
         if not checkpoint.every_minutes or step % self.config.log_every_steps:
@@ -167,12 +166,11 @@ class Saver:
         """Writes the log lines so far, and starts to save a state that is finite."""
         self.monitor.flush()  # raises if the steps since the last line diverged
         rollbacks.check_finite(step, state)
+        plan = self.budget.saved
         with self.budget.timing("save"):
             self.wait()
             with self.monitor.activity("saving"):
-                self.checkpoints.save(
-                    step, state, self.config, position, self.budget.saved
-                )
+                self.checkpoints.save(step, state, self.config, position, plan)
 
     def interrupt(self, step: int, state: TrainState, position: Position) -> NoReturn:
         """Saves the state, of which there may be only seconds left, and raises."""

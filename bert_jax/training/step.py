@@ -1,6 +1,6 @@
 """The train step and the evaluation step: pure functions of state and batch.
 
-Shapes: B row of the batch, A microbatch, P masked position, K sentence pair in a row.
+Shapes: B row of the batch, T token.
 """
 
 import dataclasses
@@ -30,6 +30,14 @@ class TrainState:
     opt_state: Any
     bad_steps: jax.Array  # int32[], steps whose update was skipped
     bad_steps_in_row: jax.Array  # int32[], consecutive ones up to this step
+    # With config.optimizer.average_steps: the mean of the parameters over the last
+    # steps, like `params`; before those steps, their copy.
+    average: Any = None
+
+    @property
+    def weights(self) -> Any:
+        """The parameters to evaluate and export."""
+        return self.params if self.average is None else self.average
 
 
 def compute_dtype(name: str) -> jnp.dtype:
@@ -60,7 +68,9 @@ def init_state(
         split = sharding.shard_over_data if config.mesh.shard_optimizer else lambda x: x
         opt_state = jax.jit(lambda params: tx.init(split(params)))(params)
         step, bad_steps, bad_steps_in_row = (jnp.zeros((), jnp.int32) for _ in range(3))
-        return TrainState(step, params, opt_state, bad_steps, bad_steps_in_row)
+        copied = config.optimizer.average_steps > 0
+        average = jax.tree.map(jnp.copy, params) if copied else None
+        return TrainState(step, params, opt_state, bad_steps, bad_steps_in_row, average)
 
     graphdef, _ = parameters.structure(build)
     return graphdef, init
@@ -87,13 +97,12 @@ def make_train_step(
     With config.budget_hours, it has a third argument: float32[], the factor of the
     learning rate that `budget.Budget` plans for the step.
 
-    The loss is the weighted sum of two means over the global batch: over all masked
-    positions and over all pairs. It does not depend on the number of microbatches and
-    devices.
+    The loss is a weighted sum of means over all masked positions and all pairs of the
+    global batch. It does not depend on the number of microbatches and devices.
 
-    If the loss or the gradient is not finite, the update is skipped: parameters,
-    moments and the position in the schedule stay the same, and the step is counted in
-    `bad_steps`. The schedule then lags behind the phases by that number of steps.
+    If the loss or the gradient is not finite, the update is skipped: parameters, their
+    average, moments and the position in the schedule stay the same, and the step is
+    counted in `bad_steps`. The schedule then lags behind the phases by these steps.
     """
     tx, schedule = optimizer.make_optimizer(config)
     dtype = compute_dtype(config.compute_dtype)
@@ -116,6 +125,7 @@ def make_train_step(
                 dropout_key=DropoutKey(key, rows_B),
                 dtype=dtype,
                 remat=config.remat,
+                z_loss=config.loss_weights.z_loss > 0,
             )
             return losses.total_loss(sums, counts, config.loss_weights), sums
 
@@ -132,14 +142,15 @@ def make_train_step(
             shard_optimizer=config.mesh.shard_optimizer,
             factor=factor,
         )
+        if state.average is not None:
+            new_state = _with_average(new_state, config)
+        is_token_BT = batch["sequence_ids"] > 0
         metrics = {
             "loss": total,
             **losses.mean_metrics(sums, counts),
             "learning_rate": schedule(state.step - state.bad_steps),
             **update_metrics,
-            "padding_efficiency": jnp.mean(
-                (batch["sequence_ids"] > 0).astype(jnp.float32)
-            ),
+            "padding_efficiency": jnp.mean(is_token_BT.astype(jnp.float32)),
         }
         if factor is not None:
             metrics["learning_rate"] *= factor
@@ -203,7 +214,8 @@ def apply_gradients(
         )
         params = sharding.reshard_like(params, state.params)
     bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
-    new_state = TrainState(
+    new_state = dataclasses.replace(
+        state,
         step=state.step + 1,
         params=params,
         opt_state=opt_state,
@@ -228,6 +240,22 @@ def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainSta
             is_leaf=is_schedule,
         )
     return dataclasses.replace(state, opt_state=opt_state)
+
+
+def _with_average(state: TrainState, config: ExperimentConfig) -> TrainState:
+    """Updates the mean of the parameters after a step."""
+    first = config.num_steps - config.optimizer.average_steps
+    # Skipped updates delay the averaged steps, as they delay the schedule.
+    count = state.step - state.bad_steps - first
+    share = 1.0 / jnp.maximum(count, 1).astype(jnp.float32)
+    share = jnp.where(state.bad_steps_in_row > 0, 0.0, share)
+
+    def mean(average: jax.Array, param: jax.Array) -> jax.Array:
+        return jnp.where(count > 1, average + share * (param - average), param)
+
+    with jax.named_scope("optimizer"):
+        average = jax.tree.map(mean, state.average, state.params)
+    return dataclasses.replace(state, average=average)
 
 
 def make_eval_step(

@@ -65,10 +65,10 @@ def test_a_run_does_not_start_over_if_all_are_corrupt(tmp_path):
 
 def test_check_names_the_newest_valid_step(tmp_path):
     make(tmp_path, 10, 20)
-    remedy = "give --step={}"
+    remedy = "use /a{b}/run@"
     integrity.check(str(tmp_path), 20, remedy)
     corrupt(tmp_path, 20)
-    with pytest.raises(CorruptError, match="20 is corrupt: state/data .*--step=10"):
+    with pytest.raises(CorruptError, match="20 is corrupt: state/data .*/a{b}/run@10"):
         integrity.check(str(tmp_path), 20, remedy)
     corrupt(tmp_path, 10)
     with pytest.raises(CorruptError, match="restore it from a backup"):

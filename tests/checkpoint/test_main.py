@@ -16,6 +16,7 @@ def test_list_and_verify_print_every_checkpoint(tmp_path):
     config = make_config(checkpoint__keep=3)
     save_all(tmp_path, config, {10: None, 20: None, 30: None})
     (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 10, "eval_loss": null, "eval_masked_lm_loss": null}\n'
         '{"step": 20, "eval_loss": 2.5, "eval_masked_lm_loss": 2.0}\n'
         '{"step": 30, "eval_loss": 2.25, "eval_masked_lm_loss": 1.75}\n'
         '{"step": 30, "loss": 1}\n'

@@ -117,6 +117,7 @@ def save_all(workdir, config, losses, ranking=None) -> None:
     ("changes", "kept"),
     [
         slow({"checkpoint__keep": 2, "checkpoint__keep_every_steps": 2}, [2, 4, 5, 6]),
+        ({"checkpoint__keep": 1, "checkpoint__keep_steps": (1, 5)}, [1, 5, 6]),
         ({"checkpoint__keep": 1, "checkpoint__keep_best": 2}, [2, 3, 6]),
     ],
 )

@@ -77,24 +77,35 @@ def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"seed": 7}, "config.seed=7"),
-        ({"model__hidden_size": 64}, "config.model.hidden_size=64"),
-        ({"phase": {"num_steps": 30}}, "config.phases[0].num_steps=30"),
-        ({"phase": {"global_batch_size": 32}}, "phases[0].global_batch_size=32"),
-        ({"data__short_seq_prob": 0.2}, "config.data.short_seq_prob=0.2"),
+        (
+            {"seed": 7, "model__hidden_size": 64, "data__short_seq_prob": 0.2},
+            "data.short_seq_prob=0.2, but the run in .* was started with 0.1 and with"
+            " config.model.hidden_size=32, config.seed=12345; use these values",
+        ),
+        ({"phase": {"num_steps": 30}}, r"config.phases\[0\].num_steps=30"),
+        ({"phase": {"global_batch_size": 32}}, r"phases\[0\].global_batch_size=32"),
     ],
 )
 def test_keys_that_change_the_result_may_not_change(tmp_path, changes, key):
     workdir.write_config(str(tmp_path), make_config())
-    with pytest.raises(errors.ConfigError) as error:
+    with pytest.raises(errors.ConfigError, match=key) as error:
         workdir.check_config(str(tmp_path), make_config(**changes))
-    assert key in str(error.value) and "was started with" in str(error.value)
+    assert "was started with" in str(error.value)
 
 
 def test_number_of_phases_may_not_change(tmp_path):
     workdir.write_config(str(tmp_path), make_config())
-    with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
+    with pytest.raises(
+        errors.ConfigError, match="has 2 phases, .* started with 1; use"
+    ):
         workdir.check_config(str(tmp_path), two_phases())
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "finetune.json", "bert_config.json"])
+def test_a_directory_of_another_use_is_an_error(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(errors.ConfigError, match=f"--workdir=.* has {name}, like"):
+        workdir.check_config(str(tmp_path), make_config())
 
 
 def test_checkpoints_without_a_config_are_an_error(tmp_path):

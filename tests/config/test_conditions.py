@@ -10,10 +10,15 @@ from bert_jax import config as config_lib
 from bert_jax import errors
 from tests.conftest import make_config
 
+WITH_BUDGET = {"budget_hours": 1.0, "optimizer__schedule": "wsd"}
+
 
 @pytest.mark.parametrize("prob", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize("next_sentence", [True, False])
-@pytest.mark.parametrize("rate", ["data__masked_lm_prob", "eval__masked_lm_prob"])
+@pytest.mark.parametrize(
+    "rate",
+    ["data__masked_lm_prob", "data__final_masked_lm_prob", "eval__masked_lm_prob"],
+)
 def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rate):
     """Compares the config's bound with every way to fill a row with pairs."""
     length, per_row, shortest = 24, 4, 5 if next_sentence else 3
@@ -77,6 +82,26 @@ def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rat
         (
             {"budget_hours": 1.0},
             "budget_hours=1.0 needs config.optimizer.schedule='wsd'",
+        ),
+        (
+            WITH_BUDGET | {"data__final_masked_lm_prob": 0.1},
+            r"final_masked_lm_prob=0.1 needs a number of steps, so .*budget_hours=0",
+        ),
+        (
+            WITH_BUDGET | {"optimizer__average_steps": 5},
+            r"average_steps=5 needs a number of steps, so config.budget_hours=0",
+        ),
+        (
+            {"checkpoint__keep_steps": (3, 21)},
+            r"keep_steps=\(3, 21\) must be at most the 20 steps of the run",
+        ),
+        (
+            {"data__final_masked_lm_prob": 0.5},
+            r"max_predictions=4 cannot hold .*final_masked_lm_prob=0.5; try 8",
+        ),
+        (
+            {"optimizer__average_steps": 21},
+            r"average_steps=21 must be at most the 20 steps of the run",
         ),
         (
             {"optimizer__decay_steps": 4},

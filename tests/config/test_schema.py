@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import cli, errors
 from bert_jax import config as config_lib
-from bert_jax.configs import base, base_modern, large, sizes
+from bert_jax.configs import babylm, base, base_modern, large, sizes
 from tests.conftest import make_config
 
 
@@ -65,19 +65,18 @@ def test_a_new_key_is_a_line_in_the_schema_and_one_in_base(tmp_path):
     assert done.returncode == 0
 
 
+def sizes_of(model):
+    heads, inner = model.num_attention_heads, model.intermediate_size
+    return model.num_hidden_layers, model.hidden_size, heads, inner
+
+
 def test_base_and_large_equal_the_published_recipe():
     for module, expected in (
         (base, (12, 768, 12, 3072)),
         (large, (24, 1024, 16, 4096)),
     ):
         config = config_lib.from_config_dict(module.get_config())
-        model = config.model
-        assert expected == (
-            model.num_hidden_layers,
-            model.hidden_size,
-            model.num_attention_heads,
-            model.intermediate_size,
-        )
+        assert sizes_of(config.model) == expected
         phases = [
             (p.num_steps, p.sequence_length, p.max_predictions, p.global_batch_size)
             for p in config.phases
@@ -115,15 +114,21 @@ def test_modern_recipe_has_the_model_and_data_of_base():
 def test_sizes_equal_the_released_models(size, expected):
     """Source: google-research/bert README, "Smaller BERT Models"."""
     config = config_lib.from_config_dict(sizes.get_config(size))
-    model = config.model
-    assert expected == (
-        model.num_hidden_layers,
-        model.hidden_size,
-        model.num_attention_heads,
-        model.intermediate_size,
-    )
+    assert sizes_of(config.model) == expected
     rest = config_lib.from_config_dict(base.get_config())
     assert dataclasses.replace(config, model=rest.model) == rest
+
+
+def test_babylm_reads_ten_times_its_tokens_and_keeps_the_checkpoints_of_the_track():
+    config = config_lib.from_config_dict(babylm.get_config("13456789"))
+    tokens = sum(
+        phase.num_steps * phase.global_batch_size * phase.sequence_length
+        for phase in config.phases
+    )
+    assert 0.985 * 134_567_890 < tokens <= 134_567_890
+    shares = [step / config.num_steps for step in config.checkpoint.keep_steps]
+    ten_millions = [i / 10 for i in range(1, 11)]
+    assert shares == [i / 100 for i in range(1, 10)] + ten_millions
 
 
 @pytest.mark.parametrize("size", ["mni", "4", "4,100", "0,128", "4,0", "4,-64", ""])

@@ -22,7 +22,8 @@ from typing import NamedTuple, NoReturn
 from tests.commands import ENV, ROOT
 
 LIMIT_SECS = 200
-JOIN = "multihost.join(config.LossWeightsConfig(masked_lm=1.0, next_sentence=1.0))"
+WEIGHTS = "masked_lm=1.0, next_sentence=1.0, z_loss=0.0"
+JOIN = f"multihost.join(config.LossWeightsConfig({WEIGHTS}))"
 
 
 class Ended(NamedTuple):

@@ -87,12 +87,7 @@ def test_impossible_slice_error_gives_the_reason():
 @pytest.mark.libtpu
 @pytest.mark.parametrize(
     ("name", "count", "num_chips"),
-    [
-        ("v3:2x2", 8, 4),
-        ("v4-8", 4, 4),
-        ("v5e:16x16", 256, 256),
-        ("tpu7x:2x2x1", 8, 4),
-    ],
+    [("v3:2x2", 8, 4), ("v4-8", 4, 4), ("v5e:16x16", 256, 256), ("tpu7x:2x2x1", 8, 4)],
 )
 def test_number_of_devices_and_chips_of_a_slice(name, count, num_chips):
     devices = chips.devices(name)

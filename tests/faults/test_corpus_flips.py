@@ -9,11 +9,7 @@ import pytest
 from bert_jax.data.corpus import corpus, writer
 from bert_jax.errors import CorruptError
 from tests.commands import run, small_run
-from tests.corpora import (
-    make_config,
-    make_documents,
-    write,
-)
+from tests.corpora import make_config, make_documents, write
 
 pytestmark = pytest.mark.slow
 

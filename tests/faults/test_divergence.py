@@ -57,10 +57,7 @@ def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
     30, which was saved before the first rollback.
     """
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    faults = {
-        "POISON_BATCHES": "35,36,37,53,54,55",
-        "CORRUPT_CHECKPOINT": "40:2",
-    }
+    faults = {"POISON_BATCHES": "35,36,37,53,54,55", "CORRUPT_CHECKPOINT": "40:2"}
 
     def given(workdir):
         values = small_run(

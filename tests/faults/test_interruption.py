@@ -11,12 +11,7 @@ import pytest
 from bert_jax.checkpoint import integrity
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.distributed import test_preemption
-from tests.runs import (
-    assert_same_bits,
-    assert_same_metrics,
-    exact_lines,
-    lines,
-)
+from tests.runs import assert_same_bits, assert_same_metrics, exact_lines, lines
 
 pytestmark = pytest.mark.slow
 ANSWERS, server = test_preemption.ANSWERS, test_preemption.server

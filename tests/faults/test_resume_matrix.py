@@ -7,16 +7,22 @@ devices and processes.
 import pathlib
 import socket
 
+import numpy as np
 import pytest
 
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.data.batches import visits
 from bert_jax.data.corpus import corpus
+from bert_jax.loading import source, trained_run
+from bert_jax.model import parameters
+from bert_jax.training import evaluation
 from tests.commands import run, small_run, start, write_text
-from tests.runs import assert_same_bits, assert_same_metrics
+from tests.runs import assert_same_bits, assert_same_metrics, lines
 
 pytestmark = pytest.mark.slow
+KERNEL = "bert.layers.0.output.kernel"
 PHASE = 60  # steps of each of the two
 LAST = 2 * PHASE
 # (processes, devices per process, signals by place). All signals passed at all places,
@@ -51,12 +57,16 @@ def arguments(text: pathlib.Path, workdir: pathlib.Path) -> list[str]:
         "model.num_hidden_layers": 1,
         "phases[0].num_steps": PHASE,
         "phases[0].sequence_length": 16,
-        "phases[0].max_predictions": 3,
+        "phases[0].max_predictions": 5,
         "phases[1].num_steps": PHASE,
         "phases[1].sequence_length": 32,
         "phases[1].global_batch_size": 8,
-        "phases[1].max_predictions": 5,
+        "phases[1].max_predictions": 10,
         "optimizer.reset_moments_by_phase": True,
+        "optimizer.name": "muon",
+        "optimizer.average_steps": LAST // 2 + 20,
+        "loss_weights.z_loss": 1e-4,
+        "data.final_masked_lm_prob": 0.3,
         "checkpoint.every_steps": 8,
         "eval.every_steps": 25,
         "log_every_steps": 7,  # a line has steps before and after a stop
@@ -154,6 +164,28 @@ def test_a_stopped_run_resumes_bit_identically(
     assert codes == [0] * num_processes
     assert_same_bits(tmp_path, expected, LAST)
     assert_same_metrics(tmp_path, expected)
+
+
+def test_the_mean_of_the_parameters_is_evaluated_and_exported(straight):
+    workdir = straight(1, 4)
+    config = workdir_lib.read_config(str(workdir))
+    assert config is not None
+    opened = trained_run.open_run(str(workdir), LAST)
+    _, like = trained_run.abstract_params(config)
+    params = Checkpoints(str(workdir)).restore(LAST, {"params": like}, opened.mesh)
+    last, mean = map(parameters.by_name, (params["params"], opened.params))
+    assert not np.allclose(last[KERNEL], mean[KERNEL], atol=1e-5)
+    batches = evaluation.eval_batches(opened.corpus, config, 1)
+    metrics = evaluation.evaluate(
+        opened.eval_step, opened.params, batches, opened.mesh, 1
+    )
+    logged = [line for line in lines(workdir) if line["step"] == LAST]
+    assert logged[-1]["eval_masked_lm_loss"] == pytest.approx(
+        metrics["masked_lm_loss"], rel=1e-5
+    )
+    # Commands with --model read the mean, too.
+    arrays = source.open_source(workdir, "--model").read([KERNEL])
+    np.testing.assert_array_equal(arrays[KERNEL], mean[KERNEL])
 
 
 def test_rows_and_masks_do_not_depend_on_the_mesh(text, straight, tmp_path):

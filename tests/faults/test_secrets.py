@@ -54,12 +54,7 @@ def test_no_secret_is_written_or_printed(tmp_path):
         ("bert_jax.prepare", *config, "--workers=2"),
         ("bert_jax.train", *config, workdir),
         ("bert_jax.evaluate", workdir),
-        (
-            "bert_jax.inspect_batch",
-            *config,
-            "--step=3",
-            f"--html={tmp_path}/page.html",
-        ),
+        ("bert_jax.inspect_batch", *config, "--step=3", f"--html={tmp_path}/page.html"),
         ("bert_jax.export", workdir, f"--output={tmp_path / 'huggingface'}"),
         ("bert_jax.export", workdir, f"--output={tmp_path}/tf", "--format=google"),
         # This command fails.

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import setup as setup_lib
-from bert_jax.finetuning.setup import Setup
+from bert_jax.finetuning.setup import Setup, Start
 from bert_jax.loading import model as model_lib
 from tests import models
 from tests.conftest import use_mesh
@@ -177,6 +177,5 @@ def make_setup(
     config = tasks_config.from_config_dict(config)
     encoder = model_lib.read_encoder(str(source))
     found = setup_lib.read_datasets(config, encoder.tokenizer)
-    return Setup(
-        config, encoder, is_from_scratch, found, found.sha256(), use_mesh(*mesh)
-    )
+    start = Start(str(source), is_from_scratch, None)
+    return Setup(config, encoder, start, found, found.sha256(), use_mesh(*mesh))

@@ -82,9 +82,8 @@ def test_logits_equal_those_of_each_row_alone(mesh):
     found = Sentences("made up", SENTENCES, None)
     names = tuned.HEADS["tagging"].labels
     features = tagging.from_sentences(found, names, TOKENIZER, 30, "labels")
-    predictor = batches.Predictor(
-        graphdef, max_length=30, batch_size=2, dtype=F32, mesh=devices
-    )
+    batching = batches.Batching(30, 2, F32, devices)
+    predictor = batches.Predictor(graphdef, batching)
     counts: list[int] = []
     logits_NTC = predictor(params, features, counts.append)
     # The mesh may require larger batches; padding rows are not counted.

@@ -171,8 +171,7 @@ def test_the_best_threshold_equals_that_of_an_exhaustive_search():
         threshold = found[f"best_{name}_threshold"]
         predicted = {i: "" if odds[i] > threshold else answers[i] for i in answers}
         np.testing.assert_allclose(
-            metrics.squad(questions, predicted, "words")[name],
-            found[f"best_{name}"],
+            metrics.squad(questions, predicted, "words")[name], found[f"best_{name}"]
         )
     assert found["best_f1"] > metrics.squad(questions, answers, "words")["f1"]
 

@@ -49,14 +49,13 @@ def test_a_corrupt_result_is_an_error(tmp_path, content):
         results.read(str(tmp_path))
 
 
-@pytest.mark.parametrize("missing", [math.nan, None])
-def test_the_first_highest_metric_is_the_best_and_nan_ranks_last(missing):
+def test_the_first_highest_metric_is_the_best_and_nan_ranks_last():
     history = [
-        {"step": step, "f1": f1} for step, f1 in enumerate([missing, -1.0, 0.5, 0.5])
+        {"step": step, "f1": f1} for step, f1 in enumerate([math.nan, -1.0, 0.5, 0.5])
     ]
     assert results.best(history, "f1")["step"] == 2
     assert results.best([], "f1") == {}
-    assert results.worth({"f1": missing}, "f1") == -math.inf
+    assert results.worth({}, "f1") == results.worth(history[0], "f1") == -math.inf
 
 
 RESULTS = [
@@ -138,7 +137,8 @@ def test_every_set_has_its_predictions(tmp_path):
 
 def write_card(tmp_path, kind, **more):
     setup = labelled.make_setup(tmp_path, kind=kind, **more)
-    results.write_card(tmp_path, setup, {"tsv:dev.tsv": {"accuracy": 0.87654}})
+    scores = {"tsv:dev.tsv": {"accuracy": 0.87654}}
+    results.write_card(tmp_path, setup, result(1e-4, 2, 0.9), scores)
     return (tmp_path / "README.md").read_text(), setup
 
 
@@ -151,7 +151,9 @@ def test_the_card_has_metrics_labels_and_config(tmp_path):
     assert "| `tsv:dev.tsv` | accuracy | 0.8765 |" in card
     assert "`against`, `for`" in card and "rows of up to 24 tokens" in card
     block = card.split("```json\n")[1].split("```")[0]
-    assert json.loads(block) == json.loads(setup.config.to_json())
+    expected = json.loads(setup.config.to_json())
+    expected["recipe"]["learning_rate"] = 1e-4  # that of the best run of a sweep
+    assert json.loads(block) == expected and ": seed 2, step 10.\n" in card
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -160,6 +162,8 @@ def test_the_card_names_a_transformers_class_and_how_pairs_are_truncated(
 ):
     card, _ = write_card(tmp_path, kind)
     assert ("longest_first" in card) == (kind in ("regression", "multiple_choice"))
+    assert ("overlapping rows" in card) == (kind == "question_answering")
+    assert ("truncated at the end" in card) != (kind == "question_answering")
     transformers = pytest.importorskip("transformers")
     (name,) = re.findall(r"import (AutoModel\w*), AutoTokenizer", card)
     assert hasattr(transformers, name)

@@ -128,6 +128,11 @@ def test_a_run_without_improvement_stops_early(tmp_path, monkeypatch):
     assert result.best_step == 8
 
 
+def test_a_metric_of_an_earlier_call_may_be_nan(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 8, "dev_pearson": null}\n')
+    assert np.isnan(tuning._read_history(str(tmp_path))[0]["pearson"])
+
+
 @pytest.mark.slow
 def test_a_diverged_run_ends_and_is_reported(tmp_path, capsys):
     setup = labelled.make_setup(tmp_path, max_bad_steps=3)
@@ -145,7 +150,8 @@ def test_a_diverged_run_ends_and_is_reported(tmp_path, capsys):
 @pytest.mark.slow
 def test_seeds_differ_and_from_scratch_is_random(tmp_path):
     setup = labelled.make_setup(tmp_path, recipe__num_epochs=1)
-    scratch = dataclasses.replace(setup, is_from_scratch=True)
+    start = dataclasses.replace(setup.start, is_from_scratch=True)
+    scratch = dataclasses.replace(setup, start=start)
     runs = [
         (setup, tuning.tune(setup, 1e-9, 0, str(tmp_path / "a")), tmp_path / "a"),
         (setup, tuning.tune(setup, 1e-9, 1, str(tmp_path / "b")), tmp_path / "b"),

@@ -60,8 +60,14 @@ def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "pattern", "new", "message"),
     [
-        ("tagging", "train.txt", r"\t\S+", "", "train.txt has no labels; config.data"),
-        ("classification", "dev.tsv", "(?s).+", "", "dev.tsv has no rows"),
+        (
+            "tagging",
+            "train.txt",
+            r"\t\S+",
+            "",
+            "^config.data.train: .* has no labels, wh",
+        ),
+        ("classification", "dev.tsv", "(?s).+", "", "data.dev: .*dev.tsv has no ro"),
         ("classification", "dev.tsv", r"\t\w+\n", "\t-1\n", "examples has a label"),
         (
             "question_answering",

@@ -59,7 +59,7 @@ def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     )
     state = TrainState(none + 1, params, moments, none, none)
     placed = sharding.place_batch(batch, devices)
-    key = tuning_step.dropout_key(0)
+    key = jax.random.fold_in(jax.random.key(0), 1)
     state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key, taught_by)
     return parameters.by_name(state.params), jax.device_get(metrics)
 

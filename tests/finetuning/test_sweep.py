@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import results, sweep
-from bert_jax.finetuning.setup import Datasets, Split, Start
+from bert_jax.finetuning.setup import Datasets, Split
 from bert_jax.finetuning.tasks.base import Texts
 from bert_jax.finetuning.tasks.choice import Choices
 from bert_jax.finetuning.tasks.tagging import Sentences
@@ -25,13 +26,13 @@ def setup(tmp_path):
 def lock_and_check(setup, tmp_path, **changes):
     config = dataclasses.replace(setup.config, **changes)
     changed = dataclasses.replace(setup, config=config)
-    start = Start(str(tmp_path / "source"), False, None)
     workdir = tmp_path / "run"
     workdir.mkdir(exist_ok=True)
     try:
-        sweep.lock_and_check(str(workdir), changed, start)
+        sweep.lock_and_check(str(workdir), changed)
     finally:
-        (workdir / workdir_lib.LOCK_FILE).unlink()  # this process keeps the lock
+        lock = workdir / workdir_lib.LOCK_FILE
+        lock.unlink(missing_ok=True)  # this process keeps the lock
 
 
 def test_only_settings_that_affect_no_result_may_change(setup, tmp_path):
@@ -39,8 +40,8 @@ def test_only_settings_that_affect_no_result_may_change(setup, tmp_path):
     lock_and_check(setup, tmp_path, remat="full", log_every_steps=7)
     stored = json.loads((tmp_path / "run" / sweep.SETTINGS_FILE).read_text())
     assert stored["config"]["log_every_steps"] == 7
-    with pytest.raises(ConfigError, match="max_bad_steps=3, but .* started with"):
-        lock_and_check(setup, tmp_path, max_bad_steps=3)
+    with pytest.raises(ConfigError, match="max_bad_steps=3, .* 10 and with .*=24;"):
+        lock_and_check(setup, tmp_path, max_bad_steps=3, sequence_length=16)
     other = dataclasses.replace(setup, sha256=setup.sha256 | {"train": "0" * 64})
     with pytest.raises(ConfigError, match="config.data.train has changed since"):
         lock_and_check(other, tmp_path)
@@ -49,8 +50,9 @@ def test_only_settings_that_affect_no_result_may_change(setup, tmp_path):
 def test_a_workdir_of_train_is_an_error(setup, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="has a run of python -m bert_jax.train"):
+    with pytest.raises(ConfigError, match="has config.json, like a model, or the"):
         lock_and_check(setup, tmp_path)
+    assert os.listdir(tmp_path / "run") == ["config.json"]  # nothing is written
 
 
 @pytest.mark.parametrize("name", ["model", "predictions"])
@@ -75,13 +77,28 @@ def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     left = tmp_path / ".model.unfinished.x"  # left by a killed process
     left.mkdir()
     for _ in range(2):
-        results.write_model(setup, params, str(tmp_path), {})
+        best = results.Result(1e-3, 0, "", 1, {}, ())
+        results.write_model(setup, params, str(tmp_path), best, {})
     assert all(path.is_dir() for path in theirs) and (tmp_path / "model.zip").exists()
     assert not left.exists() and not list(tmp_path.glob(".model*"))
     assert tuned.read(tmp_path / "model").head == setup.head
     card = tmp_path / "model" / "README.md"
     card.write_text(card.read_text() + "edited\n")  # does not make the model corrupt
     assert tuned.read(tmp_path / "model").head == setup.head
+
+
+@pytest.mark.parametrize("link", ["", "same.tsv"])
+def test_a_dev_set_that_is_the_training_set_is_reported(link, setup, tmp_path):
+    assert "WARNING" not in sweep.describe(setup, "run")
+    spec = setup.config.data.train
+    if link:
+        (tmp_path / link).symlink_to(spec.removeprefix("tsv:"))
+        spec = f"tsv:{tmp_path / link}"
+    same = dataclasses.replace(setup.datasets.dev[0], spec=spec)
+    datasets = dataclasses.replace(setup.datasets, dev=(*setup.datasets.dev, same))
+    described = sweep.describe(dataclasses.replace(setup, datasets=datasets), "run")
+    (line,) = [x for x in described.splitlines() if "WARNING" in x]
+    assert f"config.data.dev has {spec}, the training set" in line
 
 
 TEXTS = (["a", "b", "c"], None)

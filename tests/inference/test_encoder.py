@@ -161,7 +161,8 @@ def test_texts_and_tokens_are_counted_over_all_calls(directory):
 def test_programs_are_released_with_their_model(directory):
     model = load(directory)
     model.features(TEXTS[:1])
-    program = weakref.ref(model._forward.__wrapped__)  # what jit's caches refer to
+    # What jit's caches refer to.
+    program = weakref.ref(model._predictors["last", "mean"]._forward.__wrapped__)
     del model
     gc.collect()
     assert program() is None

@@ -65,3 +65,20 @@ def test_an_empty_file_is_an_error(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match="has no lines"):
         list(lines.read_chunks(str(tmp_path / "empty.txt"), 2))
+
+
+@pytest.mark.parametrize("name", ["lines.txt", "lines.csv", "lines.HTML"])
+def test_a_file_that_is_named_as_a_table_or_markup_is_reported(name, tmp_path, capsys):
+    (tmp_path / name).write_text("text,label\na,1\n")
+    texts = []
+    number, _ = lines.process(
+        str(tmp_path / name),
+        1,
+        lambda chunk, on_batch: chunk,
+        lambda chunk, _: texts.extend(chunk),
+        None,
+    )
+    assert number == 2 and texts == [("text,label",), ("a,1",)]
+    note = capsys.readouterr().err
+    assert note.count("\n") == (name != "lines.txt")
+    assert not note or f"--input={tmp_path / name}: every line is read as" in note

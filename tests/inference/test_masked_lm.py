@@ -141,7 +141,7 @@ def test_each_row_has_one_mask_in_place_of_its_token(directory, monkeypatch):
         return -batch["masked_lm_ids"][:, 0].astype(jnp.float32)
 
     model = load(directory, batch_size=5)
-    monkeypatch.setattr(model._scorer, "_forward", forward)
+    monkeypatch.setattr(model._scorer._predictor, "_forward", forward)
     scores = model.score(texts)
     ids = [[TOKENIZER.id(word) for word in text.split()][:30] for text in texts]
     assert scores.values.tolist() == [-sum(text) for text in ids]

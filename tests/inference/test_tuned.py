@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from bert_jax import inference
 from bert_jax.errors import ConfigError
@@ -10,7 +9,7 @@ from bert_jax.inference.tuned import check_form
 from bert_jax.interop import huggingface_write
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER, change_json, tensors_of
+from tests.models import TOKENIZER, change_json, keep_one_segment
 
 KIND_INPUTS = {
     "classification": [("w1 w2 w3", "w4"), ("w5", "w6")],
@@ -183,17 +182,17 @@ def test_invalid_inputs_are_errors(tmp_path):
         model.predict("w1 w2")
     with pytest.raises(ConfigError, match="input 1 .'w1'. has 1 text; .* as the first"):
         model.predict([("w1", "w2"), "w1"])
+    change_json(tmp_path, "config.json", id2label={"0": "a", "1": "a", "2": "b"})
+    with pytest.raises(
+        ConfigError, match=r"id2label=\('a', 'a', 'b'\) has a duplicate"
+    ):
+        inference.load_tuned(tmp_path)
 
 
 def test_pairs_need_two_segments(tmp_path):
     """With the sizes of such a model, any pair is refused and single texts are not."""
     write(tmp_path, "classification")
-    tensors = tensors_of(tmp_path)
-    name = "bert.embeddings.token_type_embeddings.weight"
-    safetensors.numpy.save_file(
-        tensors | {name: tensors[name][:1]}, tmp_path / "model.safetensors"
-    )
-    change_json(tmp_path, "config.json", type_vocab_size=1)
+    keep_one_segment(tmp_path)
     use_mesh(1, 1, 1)
     model = inference.load_tuned(tmp_path, batch_size=2)
     assert len(model.predict(["w1 w2"])) == 1

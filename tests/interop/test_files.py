@@ -1,7 +1,6 @@
 """Tests of the digests and links of a model directory."""
 
 import os
-import subprocess
 
 import pytest
 
@@ -18,14 +17,6 @@ def directory(tmp_path):
     (path / "b.safetensors").write_text("second")
     digests.write_sums(path)
     return path
-
-
-def test_digests_are_those_of_sha256sum(directory):
-    sums = directory / "SHA256SUMS"
-    written = sums.read_text()
-    names = ("a.txt", "b.safetensors")
-    theirs = subprocess.run(["sha256sum", *names], cwd=directory, capture_output=True)
-    assert theirs.stdout.decode() == written
 
 
 def test_the_card_and_a_directory_without_digests_may_change(directory):

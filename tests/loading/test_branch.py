@@ -1,17 +1,21 @@
 """Tests of bert_jax.loading.branch, on real runs."""
 
 import dataclasses
+import json
 import shutil
 import signal
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.loading import branch
+from bert_jax.phases import Position
 from bert_jax.training import step as step_lib
 from tests.commands import run, run_well, small_run, start
 from tests.runs import assert_same_bits, exact_lines, lines
@@ -32,10 +36,13 @@ def branch_of(run_dir, step: int, **changes):
 def test_a_branch_continues_with_the_bits_of_its_source(trained, tmp_path):
     changes = STEPS | {"branch_from": f"{trained / 'run'}@10", "eval.every_steps": 10}
     workdir = tmp_path / "branch"
+    workdir.mkdir()
+    (workdir / "rollback.json").write_text("of an earlier run")
     arguments = [*small_run(trained, **changes), f"--workdir={workdir}"]
     stdout = run_well("bert_jax.train", *arguments)
     assert f"branching off {trained / 'run'}@10, workdir" in stdout
     assert_same_bits(workdir, trained / "run", 20)
+    assert not (workdir / "rollback.json").exists()
     # The branch has its own metrics: the evaluation at its start, and its own steps.
     assert [line["step"] for line in lines(workdir)] == [10, 20, 20]
     assert "eval_loss" in lines(workdir)[0] and "loss" in lines(workdir)[1]
@@ -53,7 +60,7 @@ def test_a_decay_branch_has_the_bits_of_a_run_that_decayed_there(trained, tmp_pa
     def arguments(name: str, num_steps: int, decay_steps: int, **changes):
         changes |= {"optimizer.schedule": "wsd", "phases[0].num_steps": num_steps}
         changes |= {"optimizer.decay_steps": decay_steps, "checkpoint.every_steps": 30}
-        changes |= {"checkpoint.keep": 3}
+        changes |= {"checkpoint.keep": 3, "optimizer.average_steps": 45}
         return [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
 
     run_well("bert_jax.train", *arguments("long", 90, 20))
@@ -115,6 +122,62 @@ def test_other_sources_and_keys_of_earlier_steps_are_refused(trained, changes, m
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "num_steps", "message"),
+    [
+        ({"average_steps": 10}, 20, ""),
+        ({"average_steps": 11}, 20, ""),
+        ({"average_steps": 12}, 21, "begin before step 10 .*, or take 1 more steps"),
+        ({"average_steps": 12}, 22, ""),
+        ({"final_masked_lm_prob": 0.1}, 20, ""),
+        (
+            {"final_masked_lm_prob": 0.1},
+            21,
+            "0.1 is for the last of 20 steps in .*, but the phases have 21; use as",
+        ),
+    ],
+)
+def test_options_that_depend_on_the_last_step_suit_the_branch(
+    trained, tmp_path, options, num_steps, message
+):
+    source = tmp_path / "run"
+    shutil.copytree(trained / "run", source)
+    path = source / "config.json"
+    values = json.loads(path.read_text())
+    for section in ("data", "optimizer"):
+        values[section] |= {k: v for k, v in options.items() if k in values[section]}
+    values["optimizer"] |= {"schedule": "constant"}
+    path.write_text(json.dumps(values))
+    config = branch_of(source, 10, phase={"num_steps": num_steps})
+    if not message:
+        return branch.check(config)
+    with pytest.raises(ConfigError, match=message):
+        branch.check(config)
+
+
+@pytest.mark.parametrize(("num_steps", "is_kept"), [(20, True), (21, False)])
+def test_a_branch_keeps_the_mean_of_its_source_only_if_it_averages_the_same_steps(
+    trained, tmp_path, num_steps, is_kept
+):
+    """The source has averaged its parameters since step 9 of 20."""
+    optimizer = {"average_steps": 11}
+    config = branch_of(
+        trained / "run", 10, optimizer=optimizer, phase={"num_steps": num_steps}
+    )
+    config = dataclasses.replace(config, branch_from=f"{tmp_path}@10")
+    corpus, mesh = corpus_lib.read(config), jax.sharding.get_mesh()
+    _, init = step_lib.init_state(config)
+    params = init().params
+    average = jax.tree.map(lambda x: x + 1.0, params)
+    state = dataclasses.replace(init(), average=average)
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints.save(10, state, config, Position(corpus.sha256))
+    checkpoints.close()
+    _, found = branch.open_branch(config, corpus).first_state(init, corpus, mesh)
+    expected = average if is_kept else params
+    jax.tree.map(np.testing.assert_array_equal, found.average, expected)
+
+
 def test_keys_of_later_phases_are_free(trained):
     config = branch_of(trained / "run", 10)
     later = dataclasses.replace(config.phases[0], global_batch_size=8)
@@ -152,8 +215,11 @@ def test_a_checkpoint_that_its_run_deletes_is_named(trained, tmp_path):
     opened = branch.open_branch(config, corpus)
     shutil.rmtree(source / "checkpoints" / "10")
     _, init = step_lib.init_state(config)
-    with pytest.raises(ConfigError, match="checkpoints/10 was deleted by its run; set"):
+    message = "checkpoints/10 was deleted by its run; set"
+    with pytest.raises(ConfigError, match=message):
         opened.first_state(init, corpus, jax.sharding.get_mesh())
+    with pytest.raises(ConfigError, match=message):
+        branch.open_branch(config, corpus)
 
 
 @pytest.mark.parametrize(

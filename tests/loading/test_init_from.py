@@ -7,7 +7,6 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
@@ -21,6 +20,7 @@ from tests.models import (
     VOCAB,
     assert_same,
     change_json,
+    change_tensors,
     keep_only_vocab_txt,
     read,
     tensors_of,
@@ -265,11 +265,10 @@ TABLES = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
 def test_padding_rows_are_dropped(source, padded, vocab_size):
     """Drops them in one or both tables, counted in config.json's vocab_size or not."""
     directory, expected = source
-    tensors = tensors_of(directory)
     for name in padded:
-        padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
-        tensors[name] = np.concatenate([tensors[name], padding])
-    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+        array = tensors_of(directory)[name]
+        padding = np.ones((7, *array.shape[1:]), np.float32)
+        change_tensors(directory, **{name: np.concatenate([array, padding])})
     change_json(directory, "config.json", vocab_size=vocab_size)
     weights = read(directory)
     assert_same(weights.arrays, expected)

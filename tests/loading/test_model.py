@@ -17,10 +17,7 @@ from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
-from tests.interop.test_google_tf1 import (
-    random_variables,
-    save_as_run_pretraining_does,
-)
+from tests.interop.test_google_tf1 import random_variables, save_as_run_pretraining_does
 from tests.models import (
     TOKENIZER,
     VOCAB,
@@ -188,20 +185,23 @@ def test_first_layers_equal_those_of_the_full_encoder(source):
 
 def test_missing_pooler_is_reported(source):
     directory, _ = source
-    tensors = {k: v for k, v in tensors_of(directory).items() if "pooler" not in k}
-    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    poolers = (name for name in tensors_of(directory) if "pooler" in name)
+    change_tensors(directory, **dict.fromkeys(poolers))
     assert "no pooler" in model_lib.read_encoder(str(directory)).notes[0]
 
 
 @pytest.mark.parametrize(
     ("path", "lowercase", "message"),
     [
-        ("/nowhere", None, "does not exist; use a directory of python -m"),
         ("..", None, "has no config.json"),
+        ("../unfinished/model", None, "not complete; run it again"),
+        ("../unfinished/modle", None, "does not exist; use a directory of python -m"),
         ("", False, "--lowercase=false, but"),
     ],
 )
 def test_an_invalid_encoder_is_an_error(source, path, lowercase, message):
+    (source[0].parent / "unfinished").mkdir()
+    (source[0].parent / "unfinished" / "finetune.json").touch()
     with pytest.raises(ConfigError, match=message) as error:
         model_lib.read_encoder(str(source[0] / path), lowercase)
     assert "\n" not in str(error.value)

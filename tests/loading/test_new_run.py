@@ -15,7 +15,6 @@ from bert_jax.data.corpus import corpus
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
-from tests import fake_hub
 from tests.commands import run_well, write_text
 from tests.models import VOCAB, change_json
 
@@ -156,13 +155,10 @@ def test_a_run_that_has_begun_knows_its_model_by_other_spellings(
 
 
 @pytest.fixture
-def hub(source, monkeypatch, tmp_path):
+def hub(hub, source):
     """A Hub with the model owner/bert, and its commit."""
     files = {path.name: path.read_bytes() for path in source[0].iterdir()}
-    with fake_hub.Hub() as found:
-        found.use(monkeypatch)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-        yield found, found.add("models/owner/bert", files).refs["main"]
+    return hub, hub.add("models/owner/bert", files).refs["main"]
 
 
 def test_the_commit_of_a_model_on_the_hub_is_recorded(hub, monkeypatch, tmp_path):

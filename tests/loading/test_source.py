@@ -1,13 +1,11 @@
 """Weights are opened from any format, and checked against the wanted shapes."""
 
 import pytest
-from huggingface_hub import constants
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from tests import fake_hub
 from tests.models import assert_same, tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
@@ -35,17 +33,8 @@ def test_a_model_in_a_bucket_is_downloaded(source, bucket):
     assert not copy.exists()
 
 
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A Hub on this machine, and the current directory without models."""
-    with fake_hub.Hub() as found:
-        found.use(monkeypatch)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-        monkeypatch.chdir(tmp_path)
-        yield found
-
-
-def test_a_model_on_the_hub_is_read_from_its_cache(source, hub, tmp_path):
+def test_a_model_on_the_hub_is_read_from_its_cache(source, hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a directory without models
     directory, arrays = source
     files = {path.name: path.read_bytes() for path in directory.iterdir()}
     commit = hub.add("models/owner/bert", files).refs["main"]

@@ -111,6 +111,7 @@ def test_context_and_gradients_equal_those_of_a_softmax(
     words = jnp.array([7, 9], jnp.uint32)
     seed = Seed(words, row_indices(B)) if is_dropped else None
 
+    @functools.partial(jax.jit, static_argnums=0)
     def compute(attend, *arrays):
         context, vjp = jax.vjp(
             lambda *x: attend(x, *ids, num_heads, 0.4, seed), *arrays[:3]

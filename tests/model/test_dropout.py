@@ -44,11 +44,7 @@ def test_dropout_depends_on_the_seed_and_not_on_the_mesh():
 
 
 @pytest.mark.parametrize(
-    ("shape", "bits"),
-    [
-        ((4, 2, 3), "f93093"),
-        ((4, 2, 2, 2), "f404fad3"),
-    ],
+    ("shape", "bits"), [((4, 2, 3), "f93093"), ((4, 2, 2, 2), "f404fad3")]
 )
 def test_dropout_keeps_the_same_elements_in_every_version(shape, bits):
     """A run that is resumed with another version of this program stays the same."""

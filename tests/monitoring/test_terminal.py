@@ -60,6 +60,9 @@ def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy,
     if text is not None:
         assert text in words and "no better a start for fine-tuning" in words
         assert "num_steps" in words and "configs/laptop.py" in words
+    line = HELD_OUT | {"step": 20, "eval_masked_lm_loss": None}  # it was not finite
+    words = terminal.summarize("runs/x", 20, 60, [line], unigram_entropy, 1)
+    assert "loss is inf nats" in words and "not even learned word frequencies" in words
 
 
 @pytest.mark.parametrize(("accuracy", "warns"), [(0.61, True), (0.63, False)])

@@ -98,9 +98,7 @@ def last_line(workdir, name="mlflow"):
 A, B, C, D = ({"loss": 4.0}, {"loss": 3.0}, {"eval_loss": 3.5}, {"loss": 2.0})
 
 
-def test_each_line_is_sent_once_although_a_resumed_run_repeats_steps(
-    tmp_path, memory, monkeypatch
-):
+def test_each_line_is_sent_once_although_a_resumed_run_repeats_steps(tmp_path, memory):
     timed = A | {"mfu": None, "time": 5e8}  # null is not sent
     write(tmp_path, (10, timed), (20, B))
     call(tmp_path)
@@ -122,9 +120,7 @@ def test_each_line_is_sent_once_although_a_resumed_run_repeats_steps(
     assert len(set(memory.ids)) == 1 and memory.ended == [False, False, False, True]
 
 
-def test_after_an_error_sending_continues_where_it_was_raised(
-    tmp_path, memory, monkeypatch
-):
+def test_after_an_error_sending_continues_where_it_was_raised(tmp_path, memory):
     memory.errors = {2: ConnectionError("a"), 3: ConnectionError("b"), 5: KeyError("c")}
     write(tmp_path, (10, A), (20, B), (30, D))
     reports = call(tmp_path)
@@ -135,9 +131,7 @@ def test_after_an_error_sending_continues_where_it_was_raised(
     assert reports == ["https://host/run", *errors]  # main() prints each text once
 
 
-def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(
-    tmp_path, memory, monkeypatch
-):
+def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(tmp_path, memory):
     def fail(is_complete):
         raise ConnectionResetError
 
@@ -154,7 +148,7 @@ def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(
 
 
 def test_a_corrupt_state_is_reported_and_can_be_removed_during_the_run(
-    tmp_path, memory, monkeypatch
+    tmp_path, memory
 ):
     write(tmp_path, (10, A))
     path = tmp_path / "trackers/mlflow.json"

@@ -90,7 +90,7 @@ def test_local_reports_memory_flops_and_collectives_but_no_cycles():
         ),
         slow(
             ["--topology=local", "--slices=2"],
-            ["--slices requires --devices", "2*v5e:16x16"],
+            ["--slices needs --devices", "2*v5e:16x16"],
         ),
     ],
 )

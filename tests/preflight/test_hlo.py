@@ -248,8 +248,7 @@ def tpu_program(topology="v5e:2x2", **changes):
 
 @pytest.mark.libtpu
 @pytest.mark.parametrize(
-    ("topology", "num_devices", "most"),
-    [("v5e:2x2", 4, 2), slow("tpu7x:2x2x1", 8, 5)],
+    ("topology", "num_devices", "most"), [("v5e:2x2", 4, 2), slow("tpu7x:2x2x1", 8, 5)]
 )
 def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     topology, num_devices, most

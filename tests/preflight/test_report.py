@@ -41,10 +41,7 @@ def test_the_report_of_a_run_that_does_not_fit_names_the_remedy(report):
         "needed_bytes": 2 * hbm,
     }
     estimated, phase["estimated"] = phase["estimated"], None
-    report["remedy"] = {
-        "flag": "--config.accumulation_steps=4",
-        "phases": [estimated],
-    }
+    report["remedy"] = {"flag": "--config.accumulation_steps=4", "phases": [estimated]}
     text = report_lib.table(report)
     assert (
         "DOES NOT FIT: the program needs 61.50 GiB" in text

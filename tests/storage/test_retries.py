@@ -7,11 +7,7 @@ import aiohttp
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from gcsfs.retry import HttpError
-from google.auth.exceptions import (
-    DefaultCredentialsError,
-    RefreshError,
-    TransportError,
-)
+from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
 from bert_jax import errors
 from bert_jax.errors import ConfigError

@@ -41,7 +41,9 @@ def log(workdir, step, seconds):
         file.write(json.dumps(line) + "\n")
 
 
-def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=None):
+def simulate(
+    config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=None, first=0
+):
     """Runs a budget on a simulated machine, in calls that end at `kill_at` and the end.
 
     Args:
@@ -52,12 +54,12 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
     Returns:
       The plan, and the factors of the rate by step.
     """
-    begin, factors, checkpoint = clock.now, {}, (0, None)
+    begin, factors, checkpoint = clock.now, {}, (first, None)
     while True:
         step, saved = checkpoint
         began = clock.now
         clock.now += 20.0  # start-up
-        budget = Budget(config, str(workdir), saved, began)
+        budget = Budget(config, str(workdir), step, saved, began)
         busy = 0.0
         first_log_line = step + config.log_every_steps
         while step < budget.last_step and (kill_at is None or clock.now < kill_at):
@@ -112,14 +114,17 @@ def test_a_run_ends_with_its_hours_and_the_rate_of_the_end(
     assert rates[-1] == 0.0 and rates[-2] < 0.2
 
 
-def test_a_run_that_takes_all_its_steps_decays_in_their_last_fifth(tmp_path, clock):
+@pytest.mark.parametrize(("first", "start"), [(0, 800), (700, 800), (900, 900)])
+def test_a_run_that_takes_all_its_steps_decays_in_their_last_fifth(
+    tmp_path, clock, first, start
+):
+    """A branch that begins in the last fifth decays over its own steps."""
     config = make_config(**WSD, log_every_steps=20, phase={"num_steps": 1000})
-    plan, factors = simulate(config, tmp_path, clock, lambda _: 0.3)
-    assert plan.last_step == 1000
-    expected = [1 - max(0, (i + 1 - 800) / 200) ** 0.5 for i in range(1000)]
-    np.testing.assert_allclose(
-        [factors[i + 1] for i in range(1000)], expected, atol=1e-6
-    )
+    plan, factors = simulate(config, tmp_path, clock, lambda _: 0.3, first=first)
+    assert plan.last_step == 1000 and min(factors) == first + 1
+    for step, factor in factors.items():
+        done = max(0, step - start) / (1000 - start)
+        assert factor == pytest.approx(1 - done**0.5, abs=1e-6)
 
 
 def test_a_plan_counts_the_evaluations_and_saves_before_the_end():
@@ -169,14 +174,14 @@ def test_the_factor_scales_the_update_without_a_new_program():
 
 def test_the_time_between_calls_does_not_count(tmp_path, clock):
     log(tmp_path, 1, HOUR - 2.0)
-    budget = Budget(make_config(**WSD), str(tmp_path), None, began=clock.now)
+    budget = Budget(make_config(**WSD), str(tmp_path), 0, None, began=clock.now)
     clock.now += 12.0
     budget.update(1, 1.0, 0.0)
     assert budget.excess() == 10.0
 
 
 def test_the_excess_is_that_of_a_call_that_took_steps(tmp_path, clock):
-    budget = Budget(make_config(**WSD), str(tmp_path), None, began=clock.now)
+    budget = Budget(make_config(**WSD), str(tmp_path), 0, None, began=clock.now)
     clock.now += HOUR + 12.0
     assert budget.excess() == 0.0  # the run was complete
     budget.update(1, 1.0, 0.0)

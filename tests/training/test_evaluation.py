@@ -7,25 +7,17 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.training import evaluation
 from bert_jax.training import step as step_lib
-from tests.commands import write_text
-from tests.conftest import make_config, use_mesh
+from tests import corpora
+from tests.conftest import use_mesh
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("held_out")
-    write_text(directory / "text.txt", 300)
-    config = make_config(
-        data__sources=(f"text:{directory}/*.txt",),
-        data__corpus_dir=str(directory / "corpus"),
-        loss_weights__next_sentence=0.25,
-        eval__num_sequences=16,
-    )
-    return config, build.find_corpus(config)
+    changes = {"loss_weights__next_sentence": 0.25, "eval__num_sequences": 16}
+    return corpora.of_text(tmp_path_factory.mktemp("held_out"), **changes)
 
 
 @pytest.mark.slow
@@ -53,7 +45,8 @@ def test_held_out_masks_do_not_depend_on_the_training_rate(trained):
     """A batch holds no larger array than its own rows."""
     config = workdir_lib.read_config(str(trained / "run"))
     corpus = corpus_lib.read(config)
-    data = dataclasses.replace(config.data, masked_lm_prob=0.3)
+    rates = {"masked_lm_prob": 0.3, "final_masked_lm_prob": 0.1}
+    data = dataclasses.replace(config.data, **rates)
     other = dataclasses.replace(config, data=data)
     plain, found = (evaluation.eval_batches(corpus, c, 0) for c in (config, other))
     for a, b in zip(plain, found, strict=True):

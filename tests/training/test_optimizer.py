@@ -15,7 +15,8 @@ from bert_jax.training import optimizer
 from tests.conftest import make_config
 
 NUM_STEPS, WARMUP, DECAY_STEPS = 100, 5, 10
-SHAPES = {"kernel": (3, 4), "bias": (4,), "scale": (4,), "word": (7, 4)}
+KERNEL = "bert.layers.0.output.kernel"
+SHAPES = {KERNEL: (3, 4), "bias": (4,), "scale": (4,), "word": (7, 4)}
 BETA1, BETA2, EPSILON, DECAY, CLIP, PEAK = 0.9, 0.999, 1e-6, 0.1, 1.0, 1e-2
 
 
@@ -72,6 +73,11 @@ def numpy_step(name, params, m, v, grads, step):
     norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
     for key, g in grads.items():
         g = g * min(1.0, CLIP / norm)
+        if name == "muon" and key == KERNEL:
+            m[key] = BETA1 * m[key] + g
+            update = orthogonalized(g + BETA1 * m[key])
+            params[key] = params[key] - linear(step) * (update + DECAY * params[key])
+            continue
         m[key] = BETA1 * m[key] + (1 - BETA1) * g
         v[key] = BETA2 * v[key] + (1 - BETA2) * g**2
         if name == "adamw_bert":
@@ -80,12 +86,21 @@ def numpy_step(name, params, m, v, grads, step):
             m_hat = m[key] / (1 - BETA1 ** (step + 1))
             v_hat = v[key] / (1 - BETA2 ** (step + 1))
             update = m_hat / (np.sqrt(v_hat) + EPSILON)
-        if key in ("kernel", "word"):
+        if key in (KERNEL, "word"):
             update = update + DECAY * params[key]
             if name == "lamb":
                 norms = np.linalg.norm(params[key]), np.linalg.norm(update)
                 update = update * norms[0] / norms[1]
         params[key] = params[key] - linear(step) * update
+
+
+def orthogonalized(x):
+    """Applies Muon's polynomial to the singular values, which are scaled to norm 1."""
+    u, s, v = np.linalg.svd(x, full_matrices=False)
+    s /= np.linalg.norm(s)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return 0.2 * math.sqrt(max(x.shape)) * (u * s) @ v
 
 
 def gradients(size):
@@ -145,7 +160,7 @@ def test_a_hundred_steps_against_torch(name):
         for key, value in start().items()
     }
     groups = [
-        {"params": [params["kernel"], params["word"]], "weight_decay": DECAY},
+        {"params": [params[KERNEL], params["word"]], "weight_decay": DECAY},
         {"params": [params["bias"], params["scale"]], "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, lr=0.0, betas=(BETA1, BETA2), eps=EPSILON)
@@ -169,7 +184,8 @@ def test_a_hundred_steps_against_torch(name):
 @pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
 def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
     params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 1.0)
-    (adam,) = (state for state in opt_state if hasattr(state, "mu"))
+    states = jax.tree.leaves(opt_state, is_leaf=lambda x: hasattr(x, "mu"))
+    (adam,) = (state for state in states if hasattr(state, "mu"))
     assert {leaf.dtype for leaf in jax.tree.leaves(adam.mu)} == {jnp.dtype("bfloat16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(adam.nu)} == {jnp.dtype("float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
@@ -177,6 +193,17 @@ def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
     moved = {key: np.asarray(wide[key]) - start()[key] for key in SHAPES}
     found = {key: np.asarray(params[key]) - start()[key] for key in SHAPES}
     assert_near(found, moved, 2e-2)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
+def test_orthogonalized_updates_are_those_of_optax(shape):
+    gradient = jax.random.normal(jax.random.key(0), shape)
+    scaled = optax.contrib.muon(-1.0, nesterov=False, consistent_rms=0.2)
+    expected, _ = scaled.update(gradient, scaled.init(gradient), gradient)
+    found = optimizer.orthogonalize(gradient)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    root_mean_square = float(jnp.sqrt(jnp.mean(found**2)))
+    assert 0.15 < root_mean_square < 0.25  # that of Adam's updates
 
 
 @pytest.mark.parametrize("schedule", [linear, cosine, constant, wsd])
@@ -214,22 +241,23 @@ def test_rates_before_the_decay_do_not_depend_on_the_number_of_steps():
     np.testing.assert_array_equal(short, long)
 
 
-def test_kernels_and_embeddings_decay_and_nothing_else():
+def test_kernels_and_embeddings_decay_and_muon_is_for_kernels_of_layers():
     config, key = make_config(model__num_hidden_layers=1), jax.random.key(0)
     params = jax.eval_shape(lambda: bert.build(config.model, 97, key)[1])
-    leaves, _ = jax.tree_util.tree_flatten_with_path(optimizer.decay_mask(params))
-    decayed = {parameters.path_name(path) for path, decays in leaves if decays}
-    layer = "bert.layers.0"
-    assert decayed == {
+
+    def names(mask):
+        return {
+            name for name, is_in in parameters.leaves(mask(params)).items() if is_in
+        }
+
+    attention = {f"attention.{name}" for name in ("query", "key", "value", "output")}
+    kernels = {*attention, "intermediate", "output"}
+    in_layers = {f"bert.layers.0.{name}.kernel" for name in kernels}
+    assert names(optimizer.is_layer_kernel) == in_layers
+    assert names(optimizer.decay_mask) == in_layers | {
         "bert.embeddings.word",
         "bert.embeddings.position",
         "bert.embeddings.segment",
-        f"{layer}.attention.query.kernel",
-        f"{layer}.attention.key.kernel",
-        f"{layer}.attention.value.kernel",
-        f"{layer}.attention.output.kernel",
-        f"{layer}.intermediate.kernel",
-        f"{layer}.output.kernel",
         "bert.pooler.kernel",
         "transform.kernel",
         "next_sentence.kernel",

@@ -11,11 +11,10 @@ import pytest
 
 from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data.corpus import build
 from bert_jax.inspect_batch import rows
 from bert_jax.phases import Position, Skip
 from bert_jax.training import rollbacks
-from tests.commands import write_text
+from tests import corpora
 from tests.conftest import make_config, use_mesh
 
 POSITION = Position("corpus")
@@ -23,16 +22,8 @@ POSITION = Position("corpus")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("rollbacks")
-    write_text(directory / "text.txt", 300)
-    config = make_config(
-        data__sources=(f"text:{directory}/*.txt",),
-        data__corpus_dir=str(directory / "corpus"),
-        data__num_shards=4,
-        data__num_streams=2,
-        guard__max_bad_steps=3,
-    )
-    return config, build.find_corpus(config)
+    changes = {"data__num_shards": 4, "data__num_streams": 2, "guard__max_bad_steps": 3}
+    return corpora.of_text(tmp_path_factory.mktemp("rollbacks"), **changes)
 
 
 def step_metrics(bad_steps_in_row):
@@ -112,12 +103,18 @@ def test_records_of_repeated_steps_are_dropped(made, tmp_path):
 def test_a_state_that_is_not_finite_is_an_error():
     rows = jax.NamedSharding(use_mesh(2, 1, 1), jax.P("data"))
     matrix = jax.device_put(np.ones((4, 3), np.float32), rows)
-    for params, moments in ((matrix, np.inf * matrix), (np.nan * matrix, matrix)):
-        state = SimpleNamespace(params={"a": matrix}, opt_state=(jnp.int32(3), matrix))
+
+    def check(params, moments, average=None):
+        moments = (jnp.int32(3), moments)
+        state = SimpleNamespace(params=params, opt_state=moments, average=average)
         rollbacks.check_finite(3, state)
-        state = SimpleNamespace(params={"a": params}, opt_state=(jnp.int32(3), moments))
+
+    check(matrix, matrix)
+    check(matrix, matrix, matrix)
+    bad = np.nan * matrix
+    for values in ((bad, matrix), (matrix, np.inf * matrix), (matrix, matrix, bad)):
         with pytest.raises(errors.DivergedError, match="not finite, up to step 3"):
-            rollbacks.check_finite(3, state)
+            check(*values)
 
 
 # -------------------------------------------------------------------------- rollbacks
@@ -127,13 +124,13 @@ AFTER = Position("corpus", (Skip(0, 30, 8),), rollbacks=1)
 LATER = Position("corpus", (*AFTER.skips, Skip(1, 0, 2)), rollbacks=1)
 
 
-@pytest.mark.parametrize(("first_step", "expected"), [(0, BEFORE), (30, AFTER)])
+@pytest.mark.parametrize(("saved_step", "expected"), [(0, BEFORE), (30, AFTER)])
 def test_begin_writes_the_config_and_keeps_the_rollbacks_of_a_resumed_run(
-    tmp_path, first_step, expected
+    tmp_path, saved_step, expected
 ):
     config = make_config()
     rollbacks.record_rollback(str(tmp_path), 30, AFTER)
-    workdir_lib.begin(str(tmp_path), config, first_step)
+    workdir_lib.begin(str(tmp_path), config, saved_step)
     assert workdir_lib.read_config(str(tmp_path)) == config
     assert rollbacks.with_rollback(str(tmp_path), 30, BEFORE) == expected
 

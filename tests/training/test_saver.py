@@ -25,7 +25,7 @@ def make_saver(tmp_path, **changes):
         is_due=lambda step, last_step: step in (1, last_step),
     )
     checkpoints: Any = SimpleNamespace(workdir=str(tmp_path), steps=lambda: [])
-    budget = Budget(config, str(tmp_path), None, began=0.0)
+    budget = Budget(config, str(tmp_path), 0, None, began=0.0)
     ranking = Ranking(config.checkpoint.keep_best)
     return Saver(config, checkpoints, ranking, held_out, budget, monitor)
 
@@ -44,6 +44,13 @@ def test_the_best_state_is_saved_when_it_is_evaluated(tmp_path):
         saver.monitor.step(step, 0, step_metrics(1.0))
         assert saver.evaluate_if_due(step, step) == (step == 1)
         saver.checkpoints.steps = lambda: [1]
+
+
+def test_a_step_to_keep_is_saved(tmp_path):
+    config = {"checkpoint__every_steps": 8, "checkpoint__keep_steps": (3, 12)}
+    saver = make_saver(tmp_path, **config)
+    saved = [step for step in range(1, 21) if saver.is_time_to_save(step)]
+    assert saved == [3, 8, 12, 16, 20]
 
 
 def test_a_run_is_evaluated_and_saved_at_the_start_of_its_decay(tmp_path):

@@ -150,14 +150,21 @@ def test_data_parallel_reduces_gradients_and_nothing_else():
 
 
 @pytest.mark.slow
-def test_an_optimizer_with_norms_is_the_same_when_sharded():
+@pytest.mark.parametrize("name", ["lamb", "muon"])
+def test_an_optimizer_of_whole_tensors_is_the_same_when_sharded(name):
     """No device holds a whole tensor in this case."""
-    config = make_config(optimizer__name="lamb", optimizer__schedule="cosine")
+    config = make_config(
+        optimizer__name=name, optimizer__schedule="cosine", optimizer__average_steps=3
+    )
+    config = dataclasses.replace(
+        config, phases=(dataclasses.replace(config.phases[0], num_steps=5),)
+    )
     batches = [make_batch(config, seed) for seed in range(5)]
     with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
         expected, _ = train(config, (1, 1, 1), batches)
         found, _ = train(config, (2, 2, 2), batches)
     assert_near(found.params, expected.params)
+    assert_near(found.average, expected.average)
 
 
 def assert_near(a, b):
@@ -205,6 +212,35 @@ def test_moments_are_reset_at_the_start_of_a_phase(name):
                 expected = keeps(dataclasses.replace(state, opt_state=fresh), batch)[0]
             assert trees_equal(found, expected)
             state = found
+
+
+def test_weights_are_the_mean_of_the_parameters_over_the_last_steps():
+    config = make_config(
+        model__num_hidden_layers=1,
+        optimizer__average_steps=3,
+        loss_weights__z_loss=0.1,
+        phase={"num_steps": 6},
+    )
+    init, step, _ = make_steps(config)
+    step, good = jax.jit(step), make_batch(config)
+    bad = dict(good, masked_lm_weights=good["masked_lm_weights"] * np.nan)
+    state, params = init(), []
+    # A skipped update is not in the mean, and all steps after it are one later.
+    for batch in (good, bad, good, good, good, bad, good, good):
+        state, metrics = step(state, batch)
+        params.append(state.params)
+        if state.step <= 5:
+            jax.tree.map(np.testing.assert_array_equal, state.weights, state.params)
+    assert metrics["loss"] == pytest.approx(
+        metrics["masked_lm_loss"]
+        + metrics["next_sentence_loss"]
+        + 0.1 * metrics["z_loss"]
+    )
+    averaged = params[4], params[6], params[7]
+    mean = jax.tree.map(lambda *x: np.mean(x, axis=0), *averaged)
+    assert_near = functools.partial(np.testing.assert_allclose, atol=1e-7)
+    jax.tree.map(assert_near, state.weights, mean)
+    assert not trees_equal(state.weights, state.params)
 
 
 def trees_equal(a, b) -> bool:
@@ -314,8 +350,9 @@ def test_objectives_are_weighted_in_loss_and_gradient():
     """The gradients are of parameters that only one of the objectives reaches."""
     batch = make_batch(make_config())
     config = make_config(loss_weights__masked_lm=0.5, loss_weights__next_sentence=3.0)
+    with_z_loss = make_config(loss_weights__z_loss=0.01)
     gradients, losses = [], []
-    for each in (make_config(), config):
+    for each in (make_config(), config, with_z_loss):
         graphdef, init = step_lib.init_state(each)
         counts = losses_lib.loss_counts(batch, True)
 
@@ -327,6 +364,7 @@ def test_objectives_are_weighted_in_loss_and_gradient():
                 True,
                 dropout_key=None,
                 dtype=jnp.dtype(jnp.float32),
+                z_loss=True,
             )
             total = losses_lib.total_loss(sums, counts, each.loss_weights)
             return total, losses_lib.mean_metrics(sums, counts)
@@ -334,13 +372,22 @@ def test_objectives_are_weighted_in_loss_and_gradient():
         grad = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, means), grads = grad(init().params)
         gradients.append(grads)
-        losses.append((total, means["masked_lm_loss"], means["next_sentence_loss"]))
-    (plain, masked_lm, next_sentence), (weighted, *_) = losses
-    np.testing.assert_allclose(plain, masked_lm + next_sentence, rtol=1e-6)
-    np.testing.assert_allclose(weighted, 0.5 * masked_lm + 3 * next_sentence, rtol=1e-6)
-    for name, factor in (("transform", 0.5), ("next_sentence", 3.0)):
-        once, by_weight = (np.asarray(g[name]["kernel"][...]) for g in gradients)
+        losses.append({name: means[name] for name in means if "loss" in name})
+        losses[-1]["total"] = total
+    plain, weighted, more = losses
+    masked_lm, next_sentence = plain["masked_lm_loss"], plain["next_sentence_loss"]
+    np.testing.assert_allclose(plain["total"], masked_lm + next_sentence, rtol=1e-6)
+    expected = 0.5 * masked_lm + 3 * next_sentence
+    np.testing.assert_allclose(weighted["total"], expected, rtol=1e-6)
+    expected = plain["total"] + 0.01 * plain["z_loss"]
+    np.testing.assert_allclose(more["total"], expected, rtol=1e-6)
+    # Random weights give all V tokens about the same logit.
+    assert plain["z_loss"] == pytest.approx(np.log(97) ** 2, rel=0.05)
+    for name, factor, of_z_loss in (("transform", 0.5, 1e-3), ("next_sentence", 3, 0)):
+        once, by_weight, z = (np.asarray(g[name]["kernel"][...]) for g in gradients)
         np.testing.assert_allclose(by_weight, factor * once, atol=1e-7)
+        share = np.linalg.norm(z - once) / np.linalg.norm(once)
+        assert share > of_z_loss if of_z_loss else share < 1e-6
 
 
 def test_compute_dtype_follows_the_backend():

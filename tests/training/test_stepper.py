@@ -10,12 +10,11 @@ import pytest
 
 from bert_jax import phases
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import build
 from bert_jax.errors import CorruptError
 from bert_jax.training import compilation, stepper
 from bert_jax.training import step as step_lib
 from bert_jax.training.stepper import training_batches
-from tests.commands import write_text
+from tests import corpora
 from tests.conftest import make_batch, make_config, use_mesh
 
 
@@ -23,19 +22,10 @@ from tests.conftest import make_batch, make_config, use_mesh
 def run(tmp_path_factory):
     """The config, corpus and mesh of a run of two phases."""
     directory = tmp_path_factory.mktemp("input")
-    write_text(directory / "text.txt", 300)
-    config = make_config(
-        data__sources=(f"text:{directory}/*.txt",),
-        data__corpus_dir=str(directory / "corpus"),
-        phase={"num_steps": 5},
-    )
+    config, corpus = corpora.of_text(directory, phase={"num_steps": 5})
     second = dataclasses.replace(config.phases[0], num_steps=4, sequence_length=24)
     config = dataclasses.replace(config, phases=(config.phases[0], second))
-    return SimpleNamespace(
-        config=config,
-        corpus=build.find_corpus(config),
-        mesh=use_mesh(2, 1, 1),
-    )
+    return SimpleNamespace(config=config, corpus=corpus, mesh=use_mesh(2, 1, 1))
 
 
 def batches_of_phase(run, phase_index):

@@ -5,6 +5,7 @@ BERT-base, cased and with document context around each sentence; this config has
 document context. To use CoNLL's own files:
 
     --config.data.train=conll:eng.train --config.data.dev="('conll:eng.testa',)"
+    --config.data.test="('conll:eng.testb',)"
 """
 
 import ml_collections

@@ -27,6 +27,7 @@ sst2:
 Other columns have other names in GLUE's files:
 
     mnli  --config.task.text="('sentence1', 'sentence2')" --config.task.label=gold_label
+    mrpc  --config.task.text="('#1 String', '#2 String')" --config.task.label=Quality
     qqp   --config.task.index=id --config.task.label=is_duplicate
     stsb  --config.task.label=score
     cola  --config.data.header="('source', 'label', 'star', 'sentence')"

@@ -4,9 +4,9 @@ Masks are a hash of (row key, position), without state and independent of the or
 evaluation, so a row with the same key has the same mask on every machine.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
-Shapes: B row, T token, P masked position, K sentence pair in a row; in all rows, N
-pair, C candidate and U unit. A unit is a piece, a word or a span; its tokens are masked
-together.
+Shapes: B row, T token, P masked position, K sentence pair in a row, V vocabulary; in
+all rows, N pair, C candidate, U unit and S step. A unit is a piece, a word or a span;
+its tokens are masked together.
 """
 
 import dataclasses
@@ -26,13 +26,12 @@ class MaskRule:
     """The masking parameters of a phase."""
 
     max_predictions: int  # P
-    num_to_predict: np.ndarray  # int64[T + 1], masked tokens of a pair, by its length
     mask_id: int  # of [MASK]
     replace_prob: float  # share of masked tokens that become [MASK]
     random_prob: float  # share of those that become a random token; others stay
     random_ids: np.ndarray  # int32, from which random tokens are drawn
     # bool[V], True for pieces that continue a word; None masks single pieces.
-    continues_word: np.ndarray | None
+    continues_word_V: np.ndarray | None
     # Maximum units of a span; the probability of n units is proportional to 1 / n.
     ngram_max: int
 
@@ -50,28 +49,36 @@ class MaskRule:
             random_ids = np.delete(random_ids, special)
         return cls(
             max_predictions=phase.max_predictions,
-            num_to_predict=num_to_predict_table(
-                phase.sequence_length, phase.max_predictions, data.masked_lm_prob
-            ),
             mask_id=tokenizer.id(tokenizers.MASK),
             replace_prob=data.mask_replace_prob,
             random_prob=data.mask_random_prob,
             random_ids=random_ids,
-            continues_word=tokenizer.continues_word if data.whole_word_mask else None,
+            continues_word_V=tokenizer.continues_word if data.whole_word_mask else None,
             ngram_max=data.mask_ngram_max,
         )
 
 
-def num_to_predict_table(
-    sequence_length: int, max_predictions: int, masked_lm_prob: float
-) -> np.ndarray:
-    """Returns int64[sequence_length + 1], masked tokens of a pair of each length.
+def mask_rates(config: ExperimentConfig, steps_S: np.ndarray) -> np.ndarray:
+    """Returns float64[S], the fraction of tokens to mask in each step of the run.
 
-    The length includes [CLS] and [SEP]. As in the released code, halves are rounded to
-    even.
+    Steps count from 0, and a batch that a rollback skips counts as one. Batches may be
+    made for steps after the last.
     """
-    counts = np.rint(np.arange(sequence_length + 1) * masked_lm_prob)
-    return np.clip(counts.astype(np.int64), 1, max_predictions)
+    first, last = config.data.masked_lm_prob, config.data.final_masked_lm_prob
+    progress = np.minimum(steps_S / max(config.num_steps - 1, 1), 1.0)
+    return first + (last - first) * progress * (last > 0)
+
+
+def num_to_predict(
+    lengths_BK: np.ndarray, rates_B1: np.ndarray | float, max_predictions: int
+) -> np.ndarray:
+    """Returns int64[B, K], the number of tokens to mask in each pair.
+
+    The length of a pair includes [CLS] and [SEP]; it is 0 if there is no pair. As in
+    the released code, halves are rounded to even.
+    """
+    counts_BK = np.rint(lengths_BK * rates_B1).astype(np.int64)
+    return np.clip(counts_BK, 1, max_predictions) * (lengths_BK > 0)
 
 
 def mask_rows(
@@ -101,7 +108,7 @@ def mask_rows(
     num_rows, length = ids_BT.shape
     key_B = keys_B2[:, 0]
     candidates = candidates_BT, num_candidates_BK, num_to_predict_BK
-    if rule.continues_word is None and rule.ngram_max == 1:
+    if rule.continues_word_V is None and rule.ngram_max == 1:
         positions_BP = _choose_tokens(*candidates, key_B, rule.max_predictions)
     else:
         positions_BP = _choose_units(*candidates, key_B, rule, ids_BT, continues_BT)
@@ -248,12 +255,12 @@ def _unit_starts(
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
     """Returns whether each candidate, with flat index token_C, starts a unit."""
-    if rule.continues_word is None:
+    if rule.continues_word_V is None:
         is_start_C = np.ones(len(token_C), bool)
     else:
         # Truncation may leave a continuation piece at the start of B. The released code
         # masks this piece together with the last word of A.
-        is_start_C = ~rule.continues_word[ids_BT.ravel()[token_C]]
+        is_start_C = ~rule.continues_word_V[ids_BT.ravel()[token_C]]
         if continues_BT is not None:
             is_start_C &= ~continues_BT.ravel()[token_C]
         num_candidates = num_candidates_BK.ravel()

@@ -10,8 +10,8 @@ see `_targets`.
 
 Source: google-research/bert create_pretraining_data.py,
 create_instances_from_document and truncate_seq_pair.
-Shapes: S sentence, D document, W walk, N pair or any number of draws, R row, K pair of
-a row.
+Shapes: S sentence, D document, G range of tokens, W walk, N pair or any number of
+draws, R row, K pair of a row.
 """
 
 import collections
@@ -232,17 +232,17 @@ def _targets(
     return np.repeat(targets, np.diff(firsts))
 
 
-def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def _cut(offsets_G: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Splits ranges of tokens into parts of at most `max_num_tokens` tokens.
 
-    Takes the first token of each range, int64[ranges + 1]. Returns that of each part,
-    int64[parts + 1], and the first part of each range, int64[ranges + 1].
+    Takes the first token of each range, int64[G + 1]. Returns that of each part,
+    int64[parts + 1], and the first part of each range, int64[G + 1].
     """
-    num_parts = -(-np.diff(offsets) // max_num_tokens)
+    num_parts = -(-np.diff(offsets_G) // max_num_tokens)
     first_part = _offsets(num_parts)
     part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
-    starts = np.repeat(offsets[:-1], num_parts) + part * max_num_tokens
-    return np.append(starts, offsets[-1]), first_part
+    starts = np.repeat(offsets_G[:-1], num_parts) + part * max_num_tokens
+    return np.append(starts, offsets_G[-1]), first_part
 
 
 def walk(starts_W: np.ndarray, following_S: np.ndarray) -> np.ndarray:
@@ -310,8 +310,8 @@ def truncate_longest(
     )
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+def _offsets(lengths_N: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
 
 
 # --------------------------------------------------------------------------- packing
@@ -330,7 +330,7 @@ def pack(
     """
     if max_sequences_per_row == 1:
         return np.arange(len(lengths_N))[:, None]
-    groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)
+    groups = _fill(lengths_N, sequence_length, max_sequences_per_row)
     shapes = np.array(
         [
             lengths + (0,) * (max_sequences_per_row - len(lengths))
@@ -350,18 +350,12 @@ def num_rows(
 ) -> int:
     if max_sequences_per_row == 1:
         return len(lengths_N)
-    groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)
+    groups = _fill(lengths_N, sequence_length, max_sequences_per_row)
     return sum(count for count, _ in groups)
 
 
-def _counts(lengths_N: np.ndarray) -> dict[int, int]:
-    counts = np.bincount(lengths_N)
-    lengths = np.flatnonzero(counts)
-    return dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True))
-
-
 def _fill(
-    counts: dict[int, int], sequence_length: int, max_sequences_per_row: int
+    lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Packs pairs; returns groups of (number of rows, lengths of their pairs)."""
     full: list[tuple[int, tuple[int, ...]]] = []
@@ -370,7 +364,9 @@ def _fill(
     )
     has_room = 0  # bit r is set if there are rows with room for r tokens
 
-    for length, left in sorted(counts.items(), reverse=True):
+    counts = np.bincount(lengths_N)
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        left = int(counts[length])
         while left:
             fitting = has_room >> length
             if fitting:

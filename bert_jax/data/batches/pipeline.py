@@ -9,7 +9,7 @@ determines which host reads a row, but not which rows a step has.
 
 tf.data maps the numbers of the steps to their rows in parallel, keeps their order and
 prefetches. The mapped function is a few dozen NumPy operations on all rows of a step,
-see step_rows.py.
+see visits.py.
 
 Shapes: B row of the batch, T token, P masked position, K sentence pair in a row.
 """
@@ -26,8 +26,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data.batches.step_rows import NUM_THREADS, Batch, Selection, StepRows
-from bert_jax.data.batches.visits import make_streams
+from bert_jax.data.batches.visits import (
+    NUM_THREADS,
+    Batch,
+    Selection,
+    StepRows,
+    make_streams,
+)
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.lazy_tensorflow import tf
 
@@ -63,17 +68,14 @@ def dataset(
     """
     rows = StepRows(corpus, config, **selection)
 
-    def make(step: int) -> Batch:
-        try:
-            return rows.make(step)
-        except RuntimeError as error:  # of a thread pool, when Python ends
-            if "shutdown" not in str(error):
-                raise
-            return _zeros(rows)
+    def failed(step: int, error: Exception) -> None:
+        # When Python ends, a thread pool refuses to work.
+        if not isinstance(error, RuntimeError) or "shutdown" not in str(error):
+            raise error
 
     delete_in_a_thread()
     infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    made = _dataset(make, rows, first_step)
+    made = _dataset(rows, first_step, failed)
     # Unlike `unbatch`, `rebatch` does not copy aligned rows.
     return made.rebatch(rows.size, drop_remainder=True).apply(infinite)
 
@@ -98,16 +100,10 @@ def batches(
     taken: queue.Queue[Batch | Exception] = queue.Queue(maxsize=1)
     is_closed = threading.Event()
 
-    def make(step: int) -> Batch:
-        try:
-            return rows.make(step)
-        except Exception as error:
-            errors[step] = error
-            return _zeros(rows)
-
     def take() -> None:
         try:
-            for i, batch in enumerate(_dataset(make, rows, first_step)):
+            made = _dataset(rows, first_step, errors.__setitem__)
+            for i, batch in enumerate(made):
                 if is_closed.is_set():
                     return
                 if error := errors.get(first_step + i * rows.num_steps):
@@ -146,14 +142,24 @@ def batches(
 
 
 def _dataset(
-    make: Callable[[int], Batch], rows: StepRows, first_step: int
+    rows: StepRows, first_step: int, failed: Callable[[int, Exception], None]
 ) -> "tf.data.Dataset":
-    """Returns the dataset of the batches that `make`, a form of rows.make, returns."""
+    """Returns the dataset of the batches that `rows` makes.
+
+    `failed` is called with a step and its error, and may raise. The rows are zeros if
+    it returns: TensorFlow logs every exception.
+    """
     shapes = batch_shapes(rows.phase)
 
     def arrays(step: np.ndarray) -> list[np.ndarray]:
-        return list(make(int(step)).values())
+        try:
+            return list(rows.make(int(step)).values())
+        except Exception as error:
+            failed(int(step), error)
+            num_rows = rows.num_steps * rows.size
+            return [np.zeros((num_rows, n), dtype) for (_, n), dtype in shapes.values()]
 
+    @tf.autograph.experimental.do_not_convert  # which writes a file to /tmp
     def tensors(step: "tf.Tensor") -> "dict[str, tf.Tensor]":
         dtypes = [dtype for _, dtype in shapes.values()]
         made = dict(zip(shapes, tf.numpy_function(arrays, [step], dtypes), strict=True))
@@ -169,12 +175,6 @@ def _dataset(
     # TensorFlow 2.21).
     options.autotune.enabled = False
     return made.with_options(options)
-
-
-def _zeros(rows: StepRows) -> Batch:
-    """Returns rows for steps that failed, because TensorFlow logs every exception."""
-    num_rows, shapes = rows.num_steps * rows.size, batch_shapes(rows.phase).items()
-    return {k: np.zeros((num_rows, n), dtype) for k, ((_, n), dtype) in shapes}
 
 
 def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], np.dtype]]:

@@ -34,6 +34,15 @@ class Layout:
     first_BK: np.ndarray  # int32, position of [CLS], 0 if there is no pair
     lengths_BK: np.ndarray  # int64, number of tokens
 
+    def inputs(self, ids_BT: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the inputs of `Bert.states`, int32[B, T]."""
+        return {
+            "input_ids": ids_BT,
+            "segment_ids": self.segment_ids_BT,
+            "position_ids": self.position_ids_BT,
+            "sequence_ids": self.sequence_ids_BT,
+        }
+
 
 # Flags of the pieces of a pair: [CLS] A [SEP] B [SEP], and padding after the last pair.
 _IS_B, _IS_TEXT, _IS_PADDING = 1, 2, 4
@@ -152,13 +161,7 @@ class Rows:
         return lay_out(pairs_B15, self.length)
 
     def arrays(self, layout: Layout) -> dict[str, np.ndarray]:
-        """Returns the inputs of `Bert.states`, int32[B, T]."""
-        return {
-            "input_ids": self.ids[layout.source_BT],
-            "segment_ids": layout.segment_ids_BT,
-            "position_ids": layout.position_ids_BT,
-            "sequence_ids": layout.sequence_ids_BT,
-        }
+        return layout.inputs(self.ids[layout.source_BT])
 
 
 def of_pairs(

@@ -1,6 +1,7 @@
 """Builds a corpus: encodes documents into sorted runs and writes shards from them."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -9,13 +10,13 @@ import os
 import time
 import unicodedata
 from collections import Counter
-from concurrent import futures
 from typing import Any
 
 import numpy as np
 import tokenizers as tokenizers_lib
 
 from bert_jax import cli, storage
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import (
     corpus,
@@ -28,10 +29,10 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import sources
+from bert_jax.data.sources import lines, sources
 from bert_jax.data.sources.kind import DatasetSource, Source
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.monitoring.progress import Progress
 
 # The size of local text up to which `train` prepares the corpus itself. Preparing more
@@ -121,8 +122,7 @@ def _write(
 ) -> Counter[str]:
     """Writes all files of the corpus; returns the counts of its documents."""
     data = config.data
-    inputs = sources.find(data.sources, os.path.join(work, HUB_COMMITS))
-    _check_apart(data.corpus_dir, inputs)
+    inputs = _find_text(config, os.path.join(work, HUB_COMMITS))
     for source in inputs:  # before hours of work on the text of other sources
         if isinstance(source.kind, DatasetSource):
             source.kind.prepare()
@@ -164,10 +164,13 @@ def _check_config(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None
 ) -> None:
     directory = config.data.corpus_dir
-    if not storage.is_remote(directory) and os.path.isfile(directory):
-        raise ConfigError(
-            f"config.data.corpus_dir={directory!r} is a file; give a directory"
-        )
+    is_file = not storage.is_remote(directory) and os.path.isfile(directory)
+    if is_file or not lines.is_utf8(directory):  # TensorFlow takes UTF-8 only
+        problem = "is a file; give a" if is_file else "is not UTF-8; give another"
+        raise ConfigError(f"config.data.corpus_dir={directory!r} {problem} directory")
+    workdir_lib.check_not_other(
+        directory, f"config.data.corpus_dir={directory!r}", corpus.MANIFEST
+    )
     if config.data.stream:
         index.check(config.data.sources)
     if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
@@ -213,14 +216,29 @@ def _report(
             )
 
 
-def _check_apart(directory: str, inputs: tuple[Source, ...]) -> None:
-    """Raises ConfigError if the corpus would become a part of its own text."""
-    for path in (file.path for source in inputs for file in source.files):
-        if storage.absolute(os.path.dirname(path)) == storage.absolute(directory):
-            raise ConfigError(
-                f"config.data.corpus_dir={directory!r} contains {path}, a file of"
-                " config.data.sources; give another directory, for the corpus alone"
-            )
+def _find_text(
+    config: ExperimentConfig, record: str | None = None
+) -> tuple[Source, ...]:
+    """Finds the sources, without files of the corpus itself, which ** may match.
+
+    Raises ConfigError if the corpus would become a part of its own text.
+    """
+    directory, found = config.data.corpus_dir, []
+    root = storage.absolute(directory)
+    for source in sources.find(config.data.sources, record):
+        own, files = [], []
+        for file in source.files:
+            is_own = work_directory.is_written_for(file.path, directory)
+            (own if is_own else files).append(file)
+        for file in files or own:
+            if not files or storage.absolute(os.path.dirname(file.path)) == root:
+                raise ConfigError(
+                    f"config.data.corpus_dir={directory!r} contains {file.path}, a file"
+                    " of config.data.sources; give another directory, for the corpus"
+                    " alone"
+                )
+        found.append(dataclasses.replace(source, files=tuple(files)))
+    return tuple(found)
 
 
 def find_corpus(
@@ -231,7 +249,7 @@ def find_corpus(
         return corpus.open_existing(config)
     if config.data.stream:
         index.check(config.data.sources)
-    if not is_small(sources.find(config.data.sources)):
+    if not is_small(_find_text(config)):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
             f" the sources are too large to be"
@@ -341,14 +359,21 @@ def _write_shards(
     def is_finished(file: str) -> bool:
         if os.path.basename(results[file]) not in names:
             return False
-        written = writer.read_written(results[file])
+        try:
+            written = writer.read_written(results[file])
+        except CorruptError:
+            return False
         # A process that has lost its lock may have written it with other settings.
-        is_own = written.settings == digest
-        return is_own and (file in existing or written.shard is None)
+        if written.settings != digest:
+            return False
+        if written.shard is None:
+            return True
+        # After a power failure, a file may have lost bytes.
+        path, size = os.path.join(corpus_dir, file), written.shard.num_bytes
+        return file in existing and storage.stat(path).num_bytes == size
 
-    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        are_finished = pool.map(is_finished, plan.files)
-        finished = set(itertools.compress(plan.files, are_finished))
+    are_finished = storage.in_threads(is_finished, plan.files)
+    finished = set(itertools.compress(plan.files, are_finished))
     missing = [
         (os.path.join(corpus_dir, file), plan.positions[:, i : i + 2], results[file])
         for i, file in enumerate(plan.files)
@@ -359,6 +384,5 @@ def _write_shards(
         progress.add(len(finished), found_done=True)
         for _ in run(functools.partial, args, missing):
             progress.add(1)
-    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        written = pool.map(writer.read_written, results.values())
-        return dict(zip(results, written, strict=True))
+    written = storage.in_threads(writer.read_written, results.values())
+    return dict(zip(results, written, strict=True))

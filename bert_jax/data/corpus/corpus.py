@@ -18,7 +18,6 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,15 +73,6 @@ class Corpus:
         default=None, compare=False
     )
 
-    @property
-    def num_loading(self) -> int:
-        """Returns the number of shards to load at the same time.
-
-        Files need two threads: one for the shard that is needed, one for the next. The
-        threads of a stream wait for its processes.
-        """
-        return max(2, self.stream.num_workers if self.stream else 0)
-
     def rows_per_epoch(
         self, split: str, data: DataConfig, phase: PhaseConfig
     ) -> list[int]:
@@ -130,7 +120,11 @@ def shard_files(directory: str) -> list[str]:
     """Returns the names of the files in a directory that are named like shards."""
     if not storage.exists(directory):
         return []
-    return sorted(filter(_SHARD_FILE.fullmatch, storage.names(directory)))
+    return sorted(filter(is_shard_file, storage.names(directory)))
+
+
+def is_shard_file(name: str) -> bool:
+    return _SHARD_FILE.fullmatch(name) is not None
 
 
 def read(config: ExperimentConfig) -> Corpus:
@@ -208,6 +202,11 @@ def manifest_text(value: Any, indent: str = "") -> str:
     inner = indent + "  "
     items = (f"{inner}{json.dumps(k)}: {manifest_text(value[k], inner)}" for k in value)
     return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+
+
+def sha256(directory: str) -> str:
+    """Returns the digest of a corpus, which a checkpoint records."""
+    return _read_manifest(os.path.join(directory, MANIFEST))["sha256"]
 
 
 def _read_manifest(path: str) -> dict[str, Any]:
@@ -291,17 +290,14 @@ def _check_recipe(manifest: dict[str, Any], config: ExperimentConfig) -> None:
             " directory"
         )
     for key, value in recipe(config).items():
-        # With init_from, the vocabulary is compared with that of the model.
-        if made_with.get(key) == value or (
-            key == "tokenizer.trained" and config.init_from
-        ):
+        if made_with.get(key) == value:
             continue
+        was = f"{made_with.get(key)!r}"
         if key == "tokenizer.trained":
-            key = "tokenizer.vocab_file"
-            value = config.tokenizer.vocab_file
-            was = "a vocabulary file" if not value else "a vocabulary trained on it"
-        else:
-            was = f"{made_with.get(key)!r}"
+            if config.init_from:  # the vocabulary is compared with that of the model
+                continue
+            key, value = "tokenizer.vocab_file", config.tokenizer.vocab_file
+            was = "'', a vocabulary trained on it" if value else "a vocabulary file"
         raise ConfigError(
             f"config.{key}={value!r}, but the corpus in {config.data.corpus_dir!r} was"
             f" prepared with {was}; use that value, or {_REMEDY}"
@@ -318,14 +314,11 @@ def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
         )
         raise CorruptError(f"{os.path.join(directory, name)} {problem}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
-    with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
-        for problem in pool.map(
-            lambda shard: shard_file.find_corruption(
-                os.path.join(directory, shard.file),
-                shard.num_bytes,
-                shard.sha256 if is_small else None,
-            ),
-            expected.values(),
-        ):
-            if problem:
-                raise CorruptError(f"{problem}; {_AGAIN}")
+    storage.in_threads(
+        lambda shard: shard_file.verify(
+            os.path.join(directory, shard.file),
+            shard.num_bytes,
+            shard.sha256 if is_small else None,
+        ),
+        expected.values(),
+    )

@@ -3,6 +3,8 @@
 The encoding of a document does not depend on other documents, so documents can be
 encoded in any order and in any process. This module runs in worker processes and must
 not import TensorFlow.
+
+Shapes: T token of a word.
 """
 
 import collections
@@ -42,7 +44,7 @@ class DocumentEncoder:
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
-        self._dtype = id_dtype(tokenizer, data)
+        self.dtype = id_dtype(tokenizer, data)
         self._held_out_end = keyed.held_out_end(data)
         self._encode = tokenizer.encoder()
         self._unk = tokenizer.id(tokenizers.UNK)
@@ -52,10 +54,7 @@ class DocumentEncoder:
             )
 
     def __call__(
-        self,
-        document: Document,
-        source: int,
-        counts: collections.Counter[str],
+        self, document: Document, source: int, counts: collections.Counter[str]
     ) -> Iterator[keyed.Entry]:
         """Yields the entries of a document and of its further copies.
 
@@ -75,7 +74,7 @@ class DocumentEncoder:
         if len(ids) == 1:
             counts["of_one_sentence"] += 1
         lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
-        document_ids = np.concatenate(ids).astype(self._dtype)
+        document_ids = np.concatenate(ids).astype(self.dtype)
         pieces = document_ids
         if self._data.word_segmented:
             pieces, _ = shard_file.split_marks(document_ids)
@@ -98,22 +97,22 @@ class DocumentEncoder:
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
         if not words:
-            return np.empty(0, self._dtype)
+            return np.empty(0, self.dtype)
         by_word = self._encode(words)
-        ids = np.concatenate(by_word).astype(self._dtype)
+        ids = np.concatenate(by_word).astype(self.dtype)
         continues = np.concatenate(list(map(self._continues, words, by_word)))
-        mark = shard_file.mark(self._dtype)
-        return ids | np.where(continues, mark, self._dtype.type(0))
+        mark = shard_file.mark(self.dtype)
+        return ids | np.where(continues, mark, self.dtype.type(0))
 
-    def _continues(self, word: str, ids: np.ndarray) -> np.ndarray:
+    def _continues(self, word: str, ids_T: np.ndarray) -> np.ndarray:
         """Returns bool marks of the ids of ideographs that continue a word."""
         # In a word of ideographs only, each ideograph is one token, possibly [UNK].
         is_ideograph = (
-            np.ones(len(ids), bool)
+            np.ones(len(ids_T), bool)
             if wordpiece.are_ideographs(word)
-            else self._is_ideograph[ids]
+            else self._is_ideograph[ids_T]
         )
-        continues = np.zeros(len(ids), bool)
+        continues = np.zeros(len(ids_T), bool)
         continues[1:] = is_ideograph[1:] & is_ideograph[:-1]
         return continues
 

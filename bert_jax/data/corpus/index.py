@@ -12,7 +12,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Sequence
-from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +86,13 @@ def make(
     id_dtype = encoding.id_dtype(tokenizer, data)
     one_shard = dataclasses.replace(data, num_shards=1)
     held_out = sorted_runs.plan_shards(directory, one_shard, id_dtype)
-    train = {task.file: _read_result(directory, task) for task in tasks}
+    train = {}
+    for task in tasks:
+        written = writer.read_written(f"{directory}/{task.name}.json")
+        if written.shard:  # a call with another number of shards may have written it
+            shard = dataclasses.replace(written.shard, file=task.file)
+            written = dataclasses.replace(written, shard=shard)
+        train[task.file] = written
     files = [[i, *file[:2]] for i, source in enumerate(inputs) for file in source.files]
     number = {(source, path): i for i, (source, path, _) in enumerate(files)}
     units = {
@@ -140,22 +145,8 @@ def plan_units(inputs: tuple[Source, ...], num_shards: int) -> list[Unit]:
         return [Unit(source, file.path, part) for part in kind.parts(file, max_bytes)]
 
     files = [(i, x.kind, file) for i, x in enumerate(inputs) for file in x.files]
-    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        units = pool.map(units_of, *zip(*files, strict=True))
-        return list(itertools.chain.from_iterable(units))
-
-
-def _result(directory: str, task: Task) -> str:
-    return os.path.join(directory, f"{task.name}.json")
-
-
-def _read_result(directory: str, task: Task) -> writer.WrittenShard:
-    """Returns the result of a task, maybe of a call with another number of shards."""
-    written = writer.read_written(_result(directory, task))
-    if written.shard is None:
-        return written
-    shard = dataclasses.replace(written.shard, file=task.file)
-    return dataclasses.replace(written, shard=shard)
+    units = storage.in_threads(units_of, *zip(*files, strict=True))
+    return list(itertools.chain.from_iterable(units))
 
 
 # ------------------------------------------------------------------ worker processes
@@ -196,7 +187,7 @@ class ShardIndexer:
                 num_bytes=train.token_ids.nbytes,
                 sha256=streamed.digest(train),
             )
-        storage.write(_result(self._directory, task), written.to_json().encode())
+        written.write(f"{self._directory}/{task.name}.json")
         counts = sum(map(Counter, all_counts), Counter())
         sorted_runs.save(self._directory, task.name, held_out, counts)
         return all_counts

@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from concurrent import futures
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
@@ -49,8 +48,7 @@ def plan(inputs: tuple[Source, ...], data: DataConfig, max_bytes: int) -> list[G
         # A part of lines would lose the line numbers in messages.
         if isinstance(kind, FileSource) and not kind.is_line_based:
             divide = functools.partial(parts_of, kind=kind, max_bytes=max_bytes)
-            with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-                parts = tuple(itertools.chain(*pool.map(divide, source.files)))
+            parts = tuple(itertools.chain(*storage.in_threads(divide, source.files)))
         groups += [
             Group(number, files, _name(number, source, files, data))
             for files in _grouped(parts, max_bytes)
@@ -63,7 +61,7 @@ def parts_of(file: InputFile, kind: FileSource, max_bytes: int) -> list[InputFil
     if file.text_bytes <= max_bytes:
         return [file]
     try:
-        parts = list(kind.parts(file, max_bytes)) or [file.part]
+        parts = list(kind.parts(file, max_bytes))
     except ConfigError:  # reading the file raises it again
         return [file]
     # Sizes on disk that add up to that of the file.
@@ -97,10 +95,7 @@ def _grouped(
 
 
 def _name(
-    number: int,
-    source: Source,
-    files: tuple[InputFile, ...],
-    data: DataConfig,
+    number: int, source: Source, files: tuple[InputFile, ...], data: DataConfig
 ) -> str:
     weight = data.source_weights[number] if data.source_weights else 1.0
     # Held-out documents are neither copied nor dropped, whatever the weight.
@@ -162,10 +157,7 @@ def write_runs(
 
 
 def _batches(
-    group: Group,
-    data: DataConfig,
-    counts: lines.ReadCounts,
-    max_bytes: int,
+    group: Group, data: DataConfig, counts: lines.ReadCounts, max_bytes: int
 ) -> Iterator[sorted_runs.Batch]:
     files = [(file.path, file.part) for file in group.files]
     spec = data.sources[group.source]

@@ -5,6 +5,8 @@ number, so ranges of equal width have about the same number of documents. Docume
 with a number below `held_out_end` are held out; the others belong to training shards.
 Documents sorted by key can therefore be split into any number of shards without
 sorting again.
+
+Shapes: N document, M selected document.
 """
 
 import math
@@ -119,55 +121,55 @@ def concatenate(pieces: list[Documents]) -> Documents:
     return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def key_numbers(records: np.ndarray) -> np.ndarray:
+def key_numbers(records_N: np.ndarray) -> np.ndarray:
     """Returns `number` of each key, as uint64."""
-    return np.ascontiguousarray(records["key"][:, 0])
+    return np.ascontiguousarray(records_N["key"][:, 0])
 
 
-def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
+def distinct(records_N: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the indices of one document per key, in order, and the number of repeats.
 
     It does not include further copies of repeated documents, which are also dropped.
     """
-    high, low = np.ascontiguousarray(records["key"].T)
+    high, low = np.ascontiguousarray(records_N["key"].T)
     order = np.lexsort((low, high))
     is_first = np.ones(len(order), bool)
     is_first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
-    num_repeated = np.count_nonzero(records["copy"][order[~is_first]] == 0)
+    num_repeated = np.count_nonzero(records_N["copy"][order[~is_first]] == 0)
     return order[is_first], int(num_repeated)
 
 
-def select(documents: Documents, order: np.ndarray) -> Documents:
-    """Returns the documents with the indices `order`, in that order."""
+def select(documents: Documents, order_M: np.ndarray) -> Documents:
+    """Returns the documents with the indices `order_M`, in that order."""
     records = documents.records
-    sentences = ranges(records["num_sentences"], order)
-    tokens = ranges(records["num_tokens"], order)
+    sentences = ranges(records["num_sentences"], order_M)
+    tokens = ranges(records["num_tokens"], order_M)
     return Documents(
-        records[order],
+        records[order_M],
         documents.sentence_lengths[sentences],
         documents.token_ids[tokens],
     )
 
 
 def blocks(
-    records: np.ndarray, order: np.ndarray, num_tokens: int
+    records_N: np.ndarray, order_M: np.ndarray, num_tokens: int
 ) -> Iterator[np.ndarray]:
-    """Yields consecutive parts of `order`.
+    """Yields consecutive parts of `order_M`.
 
     A part ends with the document that brings it to `num_tokens` tokens or more.
     """
-    ends = np.cumsum(records["num_tokens"][order], dtype=np.int64)
+    ends = np.cumsum(records_N["num_tokens"][order_M], dtype=np.int64)
     start = done = 0
-    while start < len(order):
+    while start < len(order_M):
         stop = int(np.searchsorted(ends, done + num_tokens)) + 1
-        yield order[start:stop]
-        start, done = stop, int(ends[min(stop, len(order)) - 1])
+        yield order_M[start:stop]
+        start, done = stop, int(ends[min(stop, len(order_M)) - 1])
 
 
-def ranges(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns the indices of the items of documents, which have `counts` items each."""
-    ends = np.cumsum(counts, dtype=np.int64)
-    lengths = counts[order].astype(np.int64)
+def ranges(counts_N: np.ndarray, order_M: np.ndarray) -> np.ndarray:
+    """Returns the indices of the items of documents, which have counts_N items each."""
+    ends = np.cumsum(counts_N, dtype=np.int64)
+    lengths = counts_N[order_M].astype(np.int64)
     taken = np.cumsum(lengths)
     total = int(taken[-1]) if len(taken) else 0
-    return np.repeat(ends[order] - taken, lengths) + np.arange(total)
+    return np.repeat(ends[order_M] - taken, lengths) + np.arange(total)

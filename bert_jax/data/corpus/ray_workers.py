@@ -26,8 +26,6 @@ MAX_TASKS = 1000
 CONNECT_SECS = 10.0
 CANCEL_SECS = 60.0
 
-_WORKER = {"TOKENIZERS_PARALLELISM": "false"}  # Ray counts the cores
-
 
 @contextlib.contextmanager
 def connected(
@@ -51,7 +49,7 @@ def connected(
             logging_level="ERROR",
             runtime_env={
                 "py_modules": [os.path.dirname(bert_jax.__file__)],
-                "env_vars": _WORKER,
+                "env_vars": {"TOKENIZERS_PARALLELISM": "false"},  # Ray counts cores
             },
         )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -37,23 +37,16 @@ def objective(data: DataConfig) -> str:
 
 def count(documents: pairs.Documents) -> Counts:
     """Counts the mean rows of passes over a shard, for each objective and length."""
-    key = _key(documents)
+    # With the same key for all shards, their errors would have the same sign. Token ids
+    # are not hashed, because row counts do not depend on them.
+    digest = hashlib.sha256()
+    for offsets in (documents.token_offsets, documents.sentence_offsets):
+        digest.update(offsets.astype("<i8").tobytes())
+    key = int.from_bytes(digest.digest()[:8], "little")
     return [
         [_count(documents, name, length, key) for length in LENGTHS]
         for name in OBJECTIVES
     ]
-
-
-def _key(documents: pairs.Documents) -> int:
-    """Returns a random key: a hash of the lengths of all sentences and documents.
-
-    With the same key for all shards, their errors would have the same sign. Token ids
-    are not hashed, because row counts do not depend on them.
-    """
-    digest = hashlib.sha256()
-    for offsets in (documents.token_offsets, documents.sentence_offsets):
-        digest.update(offsets.astype("<i8").tobytes())
-    return int.from_bytes(digest.digest()[:8], "little")
 
 
 def _count(

@@ -53,17 +53,16 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tokens, sentence_lengths, document_lengths
 
 
-def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None:
-    """Verifies the size and, if it is given, the digest of a file.
-
-    Returns a description of the problem, or None.
-    """
+def verify(path: str, num_bytes: int, sha256: str | None) -> None:
+    """Raises CorruptError if a file has another size or, if it is given, digest."""
     size = storage.stat(path).num_bytes
     if size != num_bytes:
-        return f"{path} has {size} bytes, but the manifest lists {num_bytes}"
-    if sha256 is None or any(digests.sha256(path) == sha256 for _ in range(2)):
-        return None
-    return f"{path} is corrupt: its sha256 is not the one in the manifest"
+        problem = f"has {size} bytes, but the manifest lists {num_bytes}"
+    elif sha256 is None or any(digests.sha256(path) == sha256 for _ in range(2)):
+        return
+    else:
+        problem = "is corrupt: its sha256 is not the one in the manifest"
+    raise CorruptError(f"{path} {problem}; {AGAIN}")
 
 
 def write(

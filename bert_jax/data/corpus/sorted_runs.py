@@ -5,13 +5,14 @@ header (uint64), the header (JSON, see `save`), and three columns: a `keyed.RECO
 for each document, sentence lengths (uint32) and token ids. A range of keys is therefore
 three contiguous reads. Each shard reads a piece of each run. This module runs in worker
 processes and must not import TensorFlow.
+
+Shapes: N document of a run, R range of keys, C column of `positions`.
 """
 
 import collections
 import json
 import os
 from collections.abc import Iterable, Iterator
-from concurrent import futures
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from bert_jax.config import DataConfig
 from bert_jax.data.corpus import encoding, keyed
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.errors import CorruptError
 
 # The suffix of the name of the last batch of a group.
 LAST = "-last"
@@ -75,51 +77,58 @@ class RunFile:
 
     def __init__(self, path: str, id_dtype: np.dtype):
         self.path, self._id_dtype = path, id_dtype
-        (size,) = storage.read_ranges(path, [(0, 8)])
-        length = int(np.frombuffer(size, np.uint64)[0])
-        (header,) = storage.read_ranges(path, [(8, 8 + length)])
-        self.header = json.loads(header)
-        # Offsets of the columns, in bytes.
-        self._records = 8 + length
-        self._lengths = (
-            self._records + keyed.RECORD.itemsize * (self.header["num_documents"])
-        )
-        self._tokens = self._lengths + 4 * self.header["num_sentences"]
+        num_bytes = storage.stat(path).num_bytes
+        try:
+            (size,) = storage.read_ranges(path, [(0, 8)])
+            length = min(int(np.frombuffer(size, np.uint64)[0]), num_bytes)
+            (header,) = storage.read_ranges(path, [(8, 8 + length)])
+            self.header = json.loads(header)
+            # Offsets of the columns, in bytes.
+            self._records = 8 + length
+            self._lengths = (
+                self._records + keyed.RECORD.itemsize * self.header["num_documents"]
+            )
+            self._tokens = self._lengths + 4 * self.header["num_sentences"]
+            end = self._tokens + id_dtype.itemsize * self.header["num_tokens"]
+        except (EOFError, ValueError, KeyError, TypeError):
+            end = None
+        if end != num_bytes:  # after a power failure
+            raise CorruptError(f"{path} is corrupt; remove it, and rerun this command")
 
     def records(self) -> np.ndarray:
         (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
         return np.frombuffer(data, keyed.RECORD)
 
-    def read(self, start: np.ndarray, stop: np.ndarray) -> keyed.Documents:
+    def read(self, start_C: np.ndarray, stop_C: np.ndarray) -> keyed.Documents:
         """Returns the documents between two rows of `positions`."""
         offsets = self._records, self._lengths, self._tokens
         dtypes = keyed.RECORD, np.dtype(np.uint32), self._id_dtype
         bounds = [
             (offset + int(first) * dtype.itemsize, offset + int(end) * dtype.itemsize)
             for offset, dtype, first, end in zip(
-                offsets, dtypes, start[:3], stop[:3], strict=True
+                offsets, dtypes, start_C[:3], stop_C[:3], strict=True
             )
         ]
         columns = storage.read_ranges(self.path, bounds)
         return keyed.Documents(*map(np.frombuffer, columns, dtypes))
 
 
-def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
+def positions(records_N: np.ndarray, inner_edges_R: np.ndarray) -> np.ndarray:
     """Returns the positions of R key ranges in the columns of a run.
 
-    `inner_edges` is uint64[R - 1], see `keyed.KeyRanges`. The result is
+    `inner_edges_R` is uint64[R - 1], see `keyed.KeyRanges`. The result is
     int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
     before each range; the last row has those of the whole run.
     """
-    inner = np.searchsorted(keyed.key_numbers(records), inner_edges)
-    rows = np.concatenate([[0], inner, [len(records)]])
+    inner = np.searchsorted(keyed.key_numbers(records_N), inner_edges_R)
+    rows = np.concatenate([[0], inner, [len(records_N)]])
     columns = [rows]
     for counts in (
-        records["num_sentences"],
-        records["num_tokens"],
-        records["copy"] > 0,
+        records_N["num_sentences"],
+        records_N["num_tokens"],
+        records_N["copy"] > 0,
     ):
-        before = np.zeros(len(records) + 1, np.int64)
+        before = np.zeros(len(records_N) + 1, np.int64)
         np.cumsum(counts, dtype=np.int64, out=before[1:])
         columns.append(before[rows])
     return np.stack(columns, axis=1)
@@ -132,7 +141,6 @@ class RunWriter:
         self, directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer
     ):
         self._directory = directory
-        self._id_dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def __call__(self, batch: Batch) -> int:
@@ -143,7 +151,7 @@ class RunWriter:
             for document in batch.documents
             for entry in self._encoder(document, batch.source, counts)
         ]
-        documents = keyed.from_entries(entries, self._id_dtype)
+        documents = keyed.from_entries(entries, self._encoder.dtype)
         order, num_repeated = keyed.distinct(documents.records)
         if len(order) < len(entries):
             documents = keyed.select(documents, order)
@@ -153,10 +161,7 @@ class RunWriter:
 
 
 def save(
-    directory: str,
-    batch: str,
-    documents: keyed.Documents,
-    counts: dict[str, int],
+    directory: str, batch: str, documents: keyed.Documents, counts: dict[str, int]
 ) -> None:
     """Writes the run of a batch: documents ordered by key, without repeats."""
     names = ("num_documents", "num_sentences", "num_tokens")
@@ -211,9 +216,9 @@ class ShardPlan(NamedTuple):
 def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
     """Reads the keys of all runs and assigns the documents to shards."""
     names = sorted(finished(directory))
-    paths = [run_path(directory, name) for name in names]
-    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        runs = list(pool.map(lambda path: RunFile(path, id_dtype), paths))
+    runs = storage.in_threads(
+        lambda name: RunFile(run_path(directory, name), id_dtype), names
+    )
     counts: collections.Counter[str] = collections.Counter()
     for run in runs:
         counts.update(run.header["counts"])
@@ -225,6 +230,5 @@ def plan_shards(directory: str, data: DataConfig, id_dtype: np.dtype) -> ShardPl
     def fill(i: int) -> None:
         bounds[i] = positions(runs[i].records(), edges)
 
-    with futures.ThreadPoolExecutor(storage.TRANSFER_THREADS) as pool:
-        list(pool.map(fill, range(len(runs))))
+    storage.in_threads(fill, range(len(runs)), num_threads=storage.TRANSFER_THREADS)
     return ShardPlan(files, runs, bounds, counts, names)

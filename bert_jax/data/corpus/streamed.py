@@ -20,6 +20,7 @@ import numpy as np
 
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import encoding, keyed, workers
+from bert_jax.data.corpus.work_directory import is_written_for
 from bert_jax.data.sources import lines, sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -48,7 +49,6 @@ class Unit(NamedTuple):
 class UnitEncoder:
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
-        self._dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def __call__(self, unit: Unit) -> tuple[keyed.Documents, lines.ReadCounts]:
@@ -72,7 +72,7 @@ class UnitEncoder:
                     " as Parquet with smaller row groups or as uncompressed JSON Lines,"
                     " or set config.data.stream=False to prepare a corpus"
                 )
-        return keyed.from_entries(entries, self._dtype), counts
+        return keyed.from_entries(entries, self._encoder.dtype), counts
 
 
 def arrange(
@@ -143,22 +143,22 @@ class TextStream:
 
     def check_files(self) -> None:
         """Raises ConfigError if names or sizes of files differ from the index."""
-        specs = self._data.sources
-        # The files of a commit on the Hub do not change; a new commit is not used.
-        on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
-        indexed = {file for file in self.files if file[0] not in on_hub}
-        now = {
-            (i, *file[:2])
-            for i, spec in enumerate(specs)
-            if i not in on_hub
-            for file in sources.find((spec,))[0].files
-        }
-        paths, paths_now = ({path for _, path, _ in files} for files in (indexed, now))
-        for _, path, _ in sorted(indexed ^ now):
-            change = "changed" if path in paths else "added"
-            change = change if path in paths_now else "removed"
+        indexed, now = {}, {}
+        for i, spec in enumerate(self._data.sources):
+            if spec in self._commits:  # files of a commit on the Hub do not change
+                continue
+            indexed |= {file[:2]: file[2] for file in self.files if file[0] == i}
+            for file in sources.find((spec,))[0].files:
+                # ** may match the files of the index itself.
+                if not is_written_for(file.path, self._data.corpus_dir):
+                    now[i, file.path] = file.num_bytes
+        for file in sorted(indexed | now):
+            if indexed.get(file) == now.get(file):
+                continue
+            change = "changed" if file in now else "removed"
+            change = change if file in indexed else "added"
             raise ConfigError(
-                f"{path} was {change} after its text was indexed in"
+                f"{file[1]} was {change} after its text was indexed in"
                 f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
                 " or set config.data.corpus_dir to a new directory for a new index"
             )

@@ -77,10 +77,7 @@ def train(
 
 
 def sample(
-    data: DataConfig,
-    inputs: tuple[Source, ...],
-    max_bytes: int,
-    sampled: list[Sampled],
+    data: DataConfig, inputs: tuple[Source, ...], max_bytes: int, sampled: list[Sampled]
 ) -> Iterator[Document]:
     """Yields documents from all sources, at most max_bytes of text in total.
 

@@ -25,6 +25,8 @@ import psutil
 
 from bert_jax import small_files, storage
 from bert_jax.data.corpus import corpus
+from bert_jax.data.tokenizers.sentencepiece import SentencePiece
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, StorageError
 from bert_jax.storage import lease
 
@@ -221,6 +223,17 @@ def _check_no_other_shards(corpus_dir: str) -> None:
             f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
             f" {corpus.MANIFEST}, so it is incomplete; give an empty directory"
         )
+
+
+def is_written_for(path: str, corpus_dir: str) -> bool:
+    """Returns whether a file has the name of one that `prepare` writes for a corpus."""
+    root = storage.absolute(corpus_dir)
+    parent, name = os.path.split(storage.absolute(path))
+    if parent == root:
+        named = corpus.MANIFEST, WordPiece.FILE, SentencePiece.FILE
+        return name in named or corpus.is_shard_file(name)
+    work = [NAME, *[LEASE_DIRECTORY] * storage.is_remote(corpus_dir)]
+    return f"{parent}/".startswith(tuple(f"{root}/{name}/" for name in work))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,10 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
+
+from bert_jax.errors import ConfigError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,6 +60,11 @@ def run(
                     yield from (future.result() for future in done)
             for future in concurrent.futures.as_completed(pending):
                 yield future.result()
+        except BrokenProcessPool:
+            raise ConfigError(
+                "a worker process was killed, most likely because memory ran out; use"
+                " fewer --workers of python -m bert_jax.prepare"
+            ) from None
         except BaseException:
             # This waits for running tasks: their output may be removed after this.
             pool.shutdown(cancel_futures=True)

@@ -2,15 +2,17 @@
 
 A shard depends only on its own documents, so shards can be written in any order by any
 process. The manifest is written last.
+
+Shapes: N document, S sentence.
 """
 
 import collections
 import dataclasses
+import hashlib
 import json
 import math
 import os
 from collections.abc import Iterator
-from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from bert_jax.data.corpus import (
 )
 from bert_jax.data.sources.kind import Source
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.storage import lease
 
 # The number of tokens after which a record ends, with the document that reaches it.
@@ -46,14 +48,25 @@ class WrittenShard:
     num_copies: int  # further copies, due to source weights
     settings: str = ""  # digest of those of the stage, for a prepared corpus
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+    def write(self, path: str) -> None:
+        text = json.dumps(dataclasses.asdict(self)).encode()
+        storage.write(path, b"\n".join([text, _digest(text)]))
 
 
 def read_written(path: str) -> WrittenShard:
-    values = json.loads(storage.read(path))
+    """Reads what `WrittenShard.write` wrote; CorruptError if the file is another."""
+    text, _, digest = storage.read(path).rpartition(b"\n")
+    if digest != _digest(text):
+        raise CorruptError(
+            f"{path} is corrupt; remove {os.path.dirname(path)}, and rerun this command"
+        )
+    values = json.loads(text)
     shard = values.pop("shard")
     return WrittenShard(shard and corpus.Shard(**shard), **values)
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
 
 
 def write_planned(
@@ -61,18 +74,15 @@ def write_planned(
 ) -> None:
     """Writes one shard from a piece of each run, then its result file.
 
-    Args:
-      settings: see `WrittenShard`.
-      task: the path of the shard; int64[R, 2, 4], start and end of the piece of each
-        run, see `sorted_runs.positions`; and the path of the result file, which marks
-        the shard as finished.
+    A task has the path of the shard; the start and the end of the piece of each run,
+    int64[R, 2, 4], see `sorted_runs.positions`; and the path of the result file, which
+    marks the shard as finished. `settings` is that of `WrittenShard`.
     """
-    path, bounds, result = task
-    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        read = sorted_runs.RunFile.read
-        pieces = list(pool.map(read, runs, bounds[:, 0], bounds[:, 1]))
-    written = dataclasses.replace(write_shard(path, pieces), settings=settings)
-    storage.write(result, written.to_json().encode())
+    path, bounds_R24, result = task
+    read = sorted_runs.RunFile.read
+    pieces = storage.in_threads(read, runs, bounds_R24[:, 0], bounds_R24[:, 1])
+    written = write_shard(path, pieces)
+    dataclasses.replace(written, settings=settings).write(result)
 
 
 def write_shard(path: str, pieces: list[keyed.Documents]) -> WrittenShard:
@@ -103,8 +113,8 @@ def write_shard(path: str, pieces: list[keyed.Documents]) -> WrittenShard:
 
 def describe(
     file: str,
-    records: np.ndarray,
-    sentence_lengths: np.ndarray,
+    records_N: np.ndarray,
+    sentence_lengths_S: np.ndarray,
     num_repeated: int,
     num_bytes: int,
     sha256: str,
@@ -114,16 +124,18 @@ def describe(
     num_bytes and sha256 are those of the file or, if the shard is streamed, of the
     token ids and `streamed.digest`.
     """
-    documents = pairs.Documents.from_lengths(sentence_lengths, records["num_sentences"])
+    documents = pairs.Documents.from_lengths(
+        sentence_lengths_S, records_N["num_sentences"]
+    )
     shard = corpus.Shard(
         file=file,
-        num_documents=len(records),
-        num_sentences=len(sentence_lengths),
+        num_documents=len(records_N),
+        num_sentences=len(sentence_lengths_S),
         num_tokens=int(documents.token_offsets[-1]),
         num_bytes=num_bytes,
         sha256=sha256,
     )
-    num_copies = int(np.count_nonzero(records["copy"]))
+    num_copies = int(np.count_nonzero(records_N["copy"]))
     return WrittenShard(shard, row_counts.count(documents), num_repeated, num_copies)
 
 
@@ -235,18 +247,20 @@ def check_enough(
             f"config.data.sources ({specs}) contain {kept} document(s),"
             f" {counts['of_one_sentence']} of one sentence, so there is no next"
             " sentence to predict; blank lines separate documents: remove those between"
-            " the sentences of a document, or write files:GLOB if each file is a"
-            " document"
+            " the sentences of a document, write files:GLOB if each file is a document,"
+            " or set config.data.next_sentence=False"
         )
     if num_train < needed:
         raise ConfigError(
-            f"config.data.sources ({specs}) contain {num_train} training document(s),"
-            f" but at least {needed} are needed{reason}; separate documents by blank"
-            " lines or headings, or put each into its own file and write files:GLOB"
+            f"config.data.sources ({specs}) contain {num_train} training document(s)"
+            f" without repeats, but at least {needed} are needed{reason}; separate"
+            " documents by blank lines or headings, or put each into its own file and"
+            " write files:GLOB"
             f"{', or set config.data.next_sentence=False' if reason else ''}"
         )
     if poor:
         most = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
+        most = min(most, data.num_shards // 2)  # streamed documents are not spread
         raise ConfigError(
             f"config.data.num_shards={data.num_shards} leaves {poor} shard(s) with"
             f" fewer than {needed} of the {num_train} training document(s){reason}; set"
@@ -254,9 +268,9 @@ def check_enough(
             f"{math.gcd(most, data.num_streams)}"
         )
     if data.validation_fraction and not held_out:
-        more = min(0.5, max(2 * data.validation_fraction, 5 / kept))
+        more = min(0.5, max(2 * data.validation_fraction, 5 / num_train))
         raise ConfigError(
             f"config.data.validation_fraction={data.validation_fraction} holds out none"
-            f" of {kept} documents; raise it, for example to {more:.2g}, or set it to 0"
-            " to train without held-out evaluation"
+            f" of {num_train} documents; raise it, for example to {more:.2g}, or set it"
+            " to 0 to train without held-out evaluation"
         )

@@ -5,7 +5,6 @@ docstrings of one module are one document.
 """
 
 import ast
-import collections
 import functools
 import importlib.metadata
 import importlib.util
@@ -17,9 +16,14 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_jax.config import DataConfig
 from bert_jax.data.sources import sentences
-from bert_jax.data.sources.kind import DatasetSource, Document, Source, assemble
+from bert_jax.data.sources.kind import (
+    DatasetSource,
+    Document,
+    Reading,
+    Source,
+    assemble,
+)
 
 # Requirements of bert_jax whose docstrings contain much prose.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
@@ -37,12 +41,9 @@ class Embedded(DatasetSource):
         versions = (f"{x} {importlib.metadata.version(x)}" for x in sorted(names))
         return Source(self, version=(sys.version, *versions))
 
-    def read(
-        self, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
+    def read(self, reading: Reading) -> Iterator[Document]:
         for _, document in _all_documents():
-            stream = iter((*document, None))
-            yield from assemble(stream, data_config, counts, is_split=True)
+            yield from assemble(iter((*document, None)), reading, is_split=True)
 
 
 @functools.cache

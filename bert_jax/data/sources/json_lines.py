@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 from xml.sax import saxutils
 
-from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.kind import FileSource, InputFile, Reading
 from bert_jax.data.sources.plain import plain_lines
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
@@ -44,34 +43,31 @@ class JsonLines(FileSource):
             start = file.num_bytes * i // number
             yield start, file.num_bytes * (i + 1) // number
 
-    def stream(self, path, part, data_config, counts):
-        for where, row in objects(path, data_config, counts, part):
-            yield from text_of(row, self.field, where, counts).splitlines()
+    def stream(self, path, part, reading):
+        for where, row in objects(path, reading, part):
+            yield from text_of(row, self.field, where, reading).splitlines()
             yield None
 
 
 def objects(
-    path: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    part: lines.Part,
+    path: str, reading: Reading, part: lines.Part
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ("file:line", object) for every non-blank line."""
-    limit = JSON_OVERHEAD * data_config.max_document_bytes
-    numbered = lines.read(path, limit, data_config.invalid_utf8, counts, part)
+    limit = JSON_OVERHEAD * reading.data.max_document_bytes
+    numbered = reading.lines(path, limit, part)
     for number, parts in itertools.groupby(numbered, key=lambda part: part[0]):
         line, *more = [part for _, part in itertools.islice(parts, 2)]
         if more:
-            counts["json_lines_too_long"] += 1
+            reading.counts["json_lines_too_long"] += 1
         # With invalid_utf8="skip" the line is dropped even if another field is invalid.
         elif not lines.is_utf8(line):
-            counts["documents_not_utf8"] += 1
+            reading.counts["documents_not_utf8"] += 1
         elif line.strip():
             where = lines.where(path, number, part[0])
             try:
                 yield where, parse(line, where)
             except ConfigError as error:
-                lines.reject(counts, error)
+                reading.reject(error)
 
 
 def parse(line: str, where: str) -> dict[str, Any]:
@@ -85,16 +81,16 @@ def parse(line: str, where: str) -> dict[str, Any]:
         problem = f"is not JSON ({error.msg} at column {error.colno})"
     except RecursionError:
         problem = "is nested too deeply"
+    except ValueError:
+        problem = "has an integer of too many digits"
     raise ConfigError(
         f"{where} {problem}; write one JSON object on each line, without a list around"
         " them"
     )
 
 
-def text_of(
-    row: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
-) -> str:
-    """Returns the text at a dotted path, "" if it is null or after `lines.reject`."""
+def text_of(row: dict[str, Any], field: str, where: str, reading: Reading) -> str:
+    """Returns the text at a dotted path, "" if it is null or after an error."""
     value: Any = row
     for name in (field,) if field in row else field.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -104,14 +100,15 @@ def text_of(
         value = value[name]
     else:
         if value is None or isinstance(value, str):
-            return lines.whole_characters(value or "")
+            # With "?" for lone surrogates, which escapes can contain.
+            return (value or "").encode("utf-8", "replace").decode()
         kind, names = type(value).__name__, ", ".join(row)
         problem = f"{kind} in the field {field!r}, not text (fields: {names})"
     error = ConfigError(
         f"{where} has {problem}; name a field of text in config.data.sources as #field"
         " or #outer.inner"
     )
-    lines.reject(counts, error)
+    reading.reject(error)
     return ""
 
 
@@ -126,24 +123,22 @@ class WikiExtractor(FileSource):
     name = "wikiextractor"
     form = "wikiextractor:GLOB"
 
-    def stream(self, path, part, data_config, counts):
+    def stream(self, path, part, reading):
         # The file is read twice; the first pass finds the format and is not counted.
-        source_lines = plain_lines(path, data_config, collections.Counter())
+        uncounted = Reading(reading.data, collections.Counter())
+        source_lines = plain_lines(path, uncounted)
         first = next((line for line in source_lines if line.strip()), "")
         if first.lstrip().startswith("{"):
-            stream = _json_stream(path, data_config, counts)
+            stream = _json_stream(path, reading)
         else:
-            source_lines = plain_lines(path, data_config, counts)
-            stream = _element_stream(source_lines, path, self.pattern)
+            stream = _element_stream(plain_lines(path, reading), path, self.pattern)
         for line in stream:  # with the HTML entities that it writes by default
             yield line and saxutils.unescape(line, {"&quot;": '"'})
 
 
-def _json_stream(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Stream:
-    for where, article in objects(path, data_config, counts, lines.WHOLE):
-        text_lines = text_of(article, "text", where, counts).splitlines()
+def _json_stream(path: str, reading: Reading) -> Stream:
+    for where, article in objects(path, reading, lines.WHOLE):
+        text_lines = text_of(article, "text", where, reading).splitlines()
         # Only some versions of WikiExtractor repeat the title on the first line.
         yield from text_lines[article.get("title") in text_lines[:1] :]
         yield None

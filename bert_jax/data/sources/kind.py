@@ -72,6 +72,29 @@ class Source:
         return ConfigError(f"config.data.sources: no text in {self.kind.spec!r}{files}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The settings with which sources are read, and what is counted meanwhile."""
+
+    data: DataConfig
+    counts: collections.Counter[str]  # see `sources.read`
+
+    def lines(
+        self, path: str, max_bytes: int, part: lines.Part = lines.WHOLE
+    ) -> Iterator[tuple[int, str]]:
+        """Yields (line number, text), see `lines.read`."""
+        return lines.read(path, max_bytes, self.data.invalid_utf8, self.counts, part)
+
+    def lines_of(self, value: bytes, where: str) -> list[str]:
+        """Returns the lines of a text that is one value of a file."""
+        text = value.decode("utf-8", "surrogateescape")
+        policy = self.data.invalid_utf8
+        return lines.repair(text, where, policy, self.counts).splitlines()
+
+    def reject(self, error: ConfigError) -> None:
+        lines.reject(self.counts, error)
+
+
 class SourceKind(abc.ABC):
     """A source of some kind, made from its spec."""
 
@@ -99,9 +122,7 @@ class DatasetSource(SourceKind):
         """Downloads the dataset, unless an earlier call has."""
 
     @abc.abstractmethod
-    def read(
-        self, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
+    def read(self, reading: Reading) -> Iterator[Document]:
         """Yields all documents; see `sources.read`."""
 
 
@@ -131,24 +152,11 @@ class FileSource(SourceKind):
         )
         raise ConfigError(f"config.data.sources: {problem}")
 
-    def read(
-        self,
-        path: str,
-        part: lines.Part,
-        data_config: DataConfig,
-        counts: collections.Counter[str],
-    ) -> Iterator[Document]:
+    def read(self, path: str, part: lines.Part, reading: Reading) -> Iterator[Document]:
         """Yields the documents of a part of a file; see `sources.read`."""
-        stream = self.stream(path, part, data_config, counts)
-        yield from assemble(stream, data_config, counts)
+        yield from assemble(self.stream(path, part, reading), reading)
 
-    def stream(
-        self,
-        path: str,
-        part: lines.Part,
-        data_config: DataConfig,
-        counts: collections.Counter[str],
-    ) -> Stream:
+    def stream(self, path: str, part: lines.Part, reading: Reading) -> Stream:
         """Yields the lines of a part of a file, and None after each document.
 
         Abstract: every kind overrides this or `read`.
@@ -161,11 +169,7 @@ class FileSource(SourceKind):
 
 
 def assemble(
-    stream: Stream,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    *,
-    is_split: bool = False,
+    stream: Stream, reading: Reading, *, is_split: bool = False
 ) -> Iterator[Document]:
     """Yields the documents in a stream of lines.
 
@@ -173,7 +177,7 @@ def assemble(
     over max_document_bytes is yielded in parts, which "documents_cut" counts.
     """
     if not is_split:
-        stream = unwrap.unwrapped(stream, counts)
+        stream = unwrap.unwrapped(stream, reading.counts)
     document: list[str] = []
     size = 0
     for line in stream:
@@ -182,8 +186,8 @@ def assemble(
             document, size = [], 0
         elif line and not line.isspace():
             num_bytes = lines.num_bytes(line) + 1
-            if document and size + num_bytes > data_config.max_document_bytes:
-                counts["documents_cut"] += 1
+            if document and size + num_bytes > reading.data.max_document_bytes:
+                reading.counts["documents_cut"] += 1
                 yield Document(tuple(document), is_split)
                 document, size = [], 0
             document.append(line)

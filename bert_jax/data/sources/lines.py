@@ -10,6 +10,7 @@ import collections
 import gzip
 import io
 import lzma
+import os
 import re
 import shlex
 import zlib
@@ -43,26 +44,23 @@ class ReadCounts(collections.Counter[str]):
         super().__init__()
         self.num_bad = 0  # bad lines
         self.messages: list[str] = []  # of the first ones, LISTED_OF_FILE per file
-        self._num_of_file = 0
+        self.num_of_file = 0  # bad lines of the file that is being read
 
     def __reduce__(self):
         return type(self), (), vars(self), None, iter(self.items())
 
     def start_file(self) -> None:
-        self._num_of_file = 0
-
-    def reject(self, error: ConfigError) -> None:
-        self.num_bad += 1
-        self._num_of_file += 1
-        if self._num_of_file <= LISTED_OF_FILE and len(self.messages) < LISTED:
-            self.messages.append(str(error))
+        self.num_of_file = 0
 
 
 def reject(counts: collections.Counter[str], error: ConfigError) -> None:
     """Records the error if `counts` is a ReadCounts; raises it otherwise."""
     if not isinstance(counts, ReadCounts):
         raise error
-    counts.reject(error)
+    counts.num_bad += 1
+    counts.num_of_file += 1
+    if counts.num_of_file <= LISTED_OF_FILE and len(counts.messages) < LISTED:
+        counts.messages.append(str(error))
 
 
 def read(
@@ -111,7 +109,8 @@ def split(
 
     def parts(line: str) -> list[str]:
         if not is_utf8(line):
-            line = repair(line, where(name, number, first_byte), invalid_utf8, counts)
+            place = where(name, number, first_byte)
+            line = repair(line, place, invalid_utf8, counts, name)
         # A character has at most four bytes in UTF-8.
         return [line] if len(line) * 4 <= max_bytes else cut(line, max_bytes)
 
@@ -147,24 +146,26 @@ def is_utf8(text: str) -> bool:
 
 
 def repair(
-    text: str, where: str, invalid_utf8: str | None, counts: collections.Counter[str]
+    text: str,
+    where: str,
+    invalid_utf8: str | None,
+    counts: collections.Counter[str],
+    path: str = "",
 ) -> str:
-    """Applies `invalid_utf8`, as in `split`, to text decoded with "surrogateescape"."""
+    """Applies `invalid_utf8`, as in `split`, to text decoded with "surrogateescape".
+
+    For the error, `path` is the file if it contains nothing but text.
+    """
     if is_utf8(text) or invalid_utf8 == "skip":
         return text
     if invalid_utf8 == "error":
         hint = ", or set config.data.invalid_utf8 to replace or skip"
-        reject(counts, ConfigError(_describe(text, where) + hint))
+        reject(counts, ConfigError(_describe(text, where, path) + hint))
     elif invalid_utf8 is None:
-        raise ConfigError(_describe(text, where))
+        raise ConfigError(_describe(text, where, path))
     else:
         counts["lines_repaired"] += 1
     return _INVALID_BYTES.sub("\ufffd", text)
-
-
-def whole_characters(text: str) -> str:
-    """Replaces lone surrogates, which JSON escapes can contain, with "?"."""
-    return text if is_utf8(text) else text.encode("utf-8", "replace").decode()
 
 
 def num_bytes(text: str) -> int:
@@ -274,14 +275,13 @@ def unreadable(path: str, error: OSError) -> ConfigError:
     )
 
 
-def _describe(text: str, where: str) -> str:
+def _describe(text: str, where: str, path: str) -> str:
     data = text.encode("utf-8", "surrogateescape")
     start = len(_INVALID_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
     advice = "check that it is a text file"
     # An invalid byte between ASCII characters, in a line that was ASCII before it.
     if before.isascii() and after[:1].isascii():
-        path = where.partition(":")[0]
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
         advice = f"it looks like {encoding}; {conversion(path, encoding)}"
     elif byte >= 0xC2 and len(after) < 3:
@@ -389,5 +389,15 @@ def _other_encoding(head: bytes) -> str | None:
 
 
 def conversion(path: str, encoding: str) -> str:
-    """Returns the command that converts a file to UTF-8, as advice in a message."""
-    return f"convert it: iconv -f {encoding} -t UTF-8 {shlex.quote(path)}"
+    """Returns how to convert a file or, if `path` is "", a text to UTF-8."""
+    if not os.path.isfile(path) or _is_compressed(path):  # not: in a bucket, or stdin
+        return "convert its text to UTF-8"
+    return (
+        f"convert it: f={shlex.quote(path)};"
+        f' iconv -f {encoding} -t UTF-8 "$f" > "$f.utf8" && mv "$f.utf8" "$f"'
+    )
+
+
+def _is_compressed(path: str) -> bool:
+    with open(path, "rb") as file:
+        return _decompressor(file.read(HEAD_BYTES), path) is not None

@@ -43,16 +43,12 @@ class Parquet(FileSource):
                     yield start, i
                     start, num_bytes = i, 0
                 num_bytes += size
-        if metadata.num_row_groups:
-            yield start, metadata.num_row_groups
+        yield start, metadata.num_row_groups
 
-    def stream(self, path, part, data_config, counts):
-        for number, data in _values(path, self.field, part):
-            if data is not None:
-                text = data.decode("utf-8", "surrogateescape")
-                where = f"{path}:{number}"
-                text = lines.repair(text, where, data_config.invalid_utf8, counts)
-                yield from text.splitlines()
+    def stream(self, path, part, reading):
+        for number, value in _values(path, self.field, part):
+            if value is not None:
+                yield from reading.lines_of(value, f"{path}:{number}")
             yield None
 
 

@@ -3,16 +3,14 @@
 unwrap.py joins the hard-wrapped lines of each document afterwards.
 """
 
-import collections
 import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
-from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines, sentences, unwrap
-from bert_jax.data.sources.kind import FileSource, assemble
+from bert_jax.data.sources.kind import FileSource, Reading, assemble
 from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 from bert_jax.errors import ConfigError
 
@@ -45,10 +43,9 @@ class Text(FileSource):
     name = "text"
     form = "text:GLOB"
 
-    def read(self, path, part, data_config, counts):
-        source_lines = _lines(path, self.pattern, data_config, counts)
-        stream, is_split = documents_of(source_lines)
-        yield from assemble(stream, data_config, counts, is_split=is_split)
+    def read(self, path, part, reading):
+        stream, is_split = documents_of(_lines(path, self.pattern, reading))
+        yield from assemble(stream, reading, is_split=is_split)
 
 
 class Files(FileSource):
@@ -57,35 +54,30 @@ class Files(FileSource):
     name = "files"
     form = "files:GLOB"
 
-    def stream(self, path, part, data_config, counts):
-        return one_document(_lines(path, self.pattern, data_config, counts))
+    def stream(self, path, part, reading):
+        """Yields the lines of the file; headings become blank lines."""
+        for line in _lines(path, self.pattern, reading):
+            yield "" if HEADING.match(line) or ORNAMENT.match(line) else line
 
 
-def plain_lines(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[str]:
+def plain_lines(path: str, reading: Reading) -> Iterator[str]:
     """Yields the lines of a plain text file, split at every Unicode line boundary.
 
     Increments "lines_cut" and the counts of `lines.read`.
     """
-    numbered = lines.read(
-        path, data_config.max_line_bytes, data_config.invalid_utf8, counts
-    )
     previous = 0
-    for number, line in numbered:
+    for number, line in reading.lines(path, reading.data.max_line_bytes):
         if number == previous:
-            counts["lines_cut"] += 1
+            reading.counts["lines_cut"] += 1
         previous = number
         # Vertical tab, form feed, U+0085, U+2028, U+2029 and the like.
         yield from line.splitlines() or ("",)
 
 
-def _lines(
-    path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[str]:
+def _lines(path: str, pattern: str, reading: Reading) -> Iterator[str]:
     """Yields the lines of a plain text file, and refuses markup, tables and JSON."""
     is_checked = False
-    for line in plain_lines(path, data_config, counts):
+    for line in plain_lines(path, reading):
         if not is_checked and line.strip():
             if problem := _problem(line.lstrip(), path, pattern):
                 raise ConfigError(f"{path} is {problem}")
@@ -149,12 +141,6 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
     lines_of_text = list(itertools.compress(sample, filled))[:SPLIT_LINES]
     single = sum(len(sentences.split(line)) == 1 for line in lines_of_text)
     return _between_blank_lines(rest), single >= 0.9 * len(lines_of_text)
-
-
-def one_document(source_lines: Iterator[str]) -> Stream:
-    """Yields the lines of a file that is one document; headings become blank lines."""
-    for line in source_lines:
-        yield "" if HEADING.match(line) or ORNAMENT.match(line) else line
 
 
 def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:

@@ -4,9 +4,9 @@ import re
 
 # Sentence-final punctuation ("stops"): Latin, Arabic, Urdu, Indic, Armenian, Ethiopic,
 # Burmese and Khmer.
-_STOPS = ".!?\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4"
+STOPS = ".!?\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4"
 # Chinese and Japanese, including full and half width; no white space follows them.
-_CJK_STOPS = "\u3002\uff0e\uff61\uff01\uff1f"
+CJK_STOPS = "\u3002\uff0e\uff61\uff01\uff1f"
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\u300b\u3011\uff09"
 _OPENERS = "\"'\u201c\u2018\u00ab(\\["
 
@@ -28,12 +28,12 @@ def _ends(stops: str, cjk_stops: str = "") -> re.Pattern[str]:
 
 
 _ASCII_END = _ends(".!?")
-_END = _ends(_STOPS, _CJK_STOPS)
+_END = _ends(STOPS, CJK_STOPS)
 # Characters that never start a sentence, besides lower-case letters.
 _INSIDE = frozenset(".,;:!?)]}%\u2026")
 _LAST_WORD = re.compile(r"[\w.]*$")
 _NEXT_WORD = re.compile(rf"[{_OPENERS}]*+(\w*)")
-_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")
 
 # Lower case, without the last full stop. ABBREVIATIONS never end a sentence.
 # FINAL_ABBREVIATIONS end one if a word of STARTERS follows. NUMBERED_ABBREVIATIONS are
@@ -94,17 +94,12 @@ def _is_abbreviated(text: str, start: int, match: re.Match[str]) -> bool:
     lower = word.lower()
     if lower in ABBREVIATIONS:
         return True
-    is_initials = _is_initials(word)
+    is_letter = len(word) == 1 and word.isupper()
+    # "I" ends sentences more often than it abbreviates a name.
+    is_initials = word != "I" and (is_letter or _INITIALS.fullmatch(word) is not None)
     if lower in NUMBERED_ABBREVIATIONS and not is_initials:
         return text[match.end()].isdigit()
     if lower in FINAL_ABBREVIATIONS or is_initials:
         after = _NEXT_WORD.match(text, match.end())
         return not after or after[1] not in STARTERS
     return False
-
-
-def _is_initials(word: str) -> bool:
-    """Returns whether a word consists of initials, such as J (in J. Smith) or U.S"""
-    if len(word) == 1:  # "I" ends sentences more often than it abbreviates a name
-        return word.isupper() and word != "I"
-    return "." in word and bool(_INITIALS.fullmatch(word))

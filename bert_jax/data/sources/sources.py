@@ -6,7 +6,9 @@ corpus/encoding.py cleans the documents and splits them into sentences.
 """
 
 import collections
+import difflib
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from bert_jax.config import DataConfig
@@ -14,7 +16,13 @@ from bert_jax.data.sources import lines
 from bert_jax.data.sources.embedded import Embedded
 from bert_jax.data.sources.hub_datasets import HubDataset
 from bert_jax.data.sources.json_lines import JsonLines, WikiExtractor
-from bert_jax.data.sources.kind import DatasetSource, Document, FileSource, Source
+from bert_jax.data.sources.kind import (
+    DatasetSource,
+    Document,
+    FileSource,
+    Reading,
+    Source,
+)
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.sources.plain import Files, Text
 from bert_jax.data.sources.tfds import TensorFlowDataset
@@ -32,14 +40,16 @@ def parse(spec: str) -> DatasetSource | FileSource:
     kind = KINDS.get(name)
     if kind is None or not colon or bool(argument) == kind.form.endswith(":"):
         forms = ", ".join(each.form for each in KINDS.values())
-        is_path = spec and not colon and not kind
-        pattern = f"{spec.rstrip('/')}/**/*.txt" if os.path.isdir(spec) else spec
-        hint = (
-            f"; for files, write text:{pattern}, and hf:{spec} for a dataset of the Hub"
-        )
+        hint = ""
+        if spec and not colon and not kind:
+            pattern = f"{spec.rstrip('/')}/**/*.txt" if os.path.isdir(spec) else spec
+            hint = f"; for files, write text:{pattern}"
+            if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
+                hint += f", and hf:{spec} for a dataset of the Hub"
+        elif near := difflib.get_close_matches(name, KINDS, n=1):
+            hint = f"; the nearest is {near[0]}:"
         raise ConfigError(
-            f"config.data.sources has {spec!r}; a source is one of {forms}"
-            f"{hint if is_path else ''}"
+            f"config.data.sources has {spec!r}; a source is one of {forms}{hint}"
         )
     return kind(spec)
 
@@ -73,7 +83,7 @@ def read(
         incremented. `lines.ReadCounts` also collects the errors of lines and files.
       files: the files to read and the parts of them; None reads all of the source.
     """
-    for document in _read(parse(spec), data_config, counts, files):
+    for document in _read(parse(spec), Reading(data_config, counts), files):
         if data_config.invalid_utf8 == "skip" and not all(
             map(lines.is_utf8, document.lines)
         ):
@@ -84,19 +94,18 @@ def read(
 
 def _read(
     kind: DatasetSource | FileSource,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
+    reading: Reading,
     files: Sequence[tuple[str, lines.Part]] | None,
 ) -> Iterator[Document]:
     if isinstance(kind, DatasetSource):
-        yield from kind.read(data_config, counts)
+        yield from kind.read(reading)
         return
     if files is None:
         files = [(file.path, file.part) for file in kind.find(None).files]
     for path, part in files:
-        if isinstance(counts, lines.ReadCounts):
-            counts.start_file()
+        if isinstance(reading.counts, lines.ReadCounts):
+            reading.counts.start_file()
         try:
-            yield from kind.read(path, part, data_config, counts)
+            yield from kind.read(path, part, reading)
         except ConfigError as error:  # the rest of the file cannot be read
-            lines.reject(counts, error)
+            reading.reject(error)

@@ -1,6 +1,5 @@
 """Reads splits of TensorFlow Datasets, downloading and preparing them if necessary."""
 
-import collections
 import logging
 import re
 import sys
@@ -9,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import DataConfig
-from bert_jax.data.sources import lines
 from bert_jax.data.sources.kind import (
     DatasetSource,
     Document,
+    Reading,
     Source,
     assemble,
     choose_text,
@@ -52,9 +50,7 @@ class TensorFlowDataset(DatasetSource):
     def prepare(self) -> None:
         prepare(builder(self._name, _KEY), _KEY)
 
-    def read(
-        self, data_config: DataConfig, counts: collections.Counter[str]
-    ) -> Iterator[Document]:
+    def read(self, reading: Reading) -> Iterator[Document]:
         opened = builder(self._name, _KEY)
         texts = list(_text_features(opened.info.features or {}))
         path = choose_text(texts, self._field, self._name).split(".")
@@ -64,13 +60,11 @@ class TensorFlowDataset(DatasetSource):
             for number, example in enumerate(examples.as_numpy_iterator(), start=1):
                 for key in path:
                     example = example[key]
-                text = example.decode("utf-8", "surrogateescape")
                 where = f"{self._name} {self._split}:{number}"
-                text = lines.repair(text, where, data_config.invalid_utf8, counts)
-                yield from text.splitlines()
+                yield from reading.lines_of(example, where)
                 yield None
 
-        yield from assemble(stream(), data_config, counts)
+        yield from assemble(stream(), reading)
 
 
 def _text_features(features: Any, prefix: str = "") -> Iterator[str]:

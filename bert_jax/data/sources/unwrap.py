@@ -11,6 +11,8 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from bert_jax.data.sources import sentences
+
 # Lines, with None after the last line of each document.
 Stream = Iterator[str | None]
 
@@ -54,10 +56,7 @@ _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 # Characters that are two columns wide: the above, and Hangul.
 _WIDE = re.compile(f"[{_CJK}\u1100-\u115f\uac00-\ud7a3]")
 
-_STOPS = frozenset(
-    ".!?:\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4\u3002\uff0e\uff61\uff01"
-    "\uff1f\uff1a"
-)
+_STOPS = frozenset(sentences.STOPS + sentences.CJK_STOPS + ":\uff1a\u2026")
 _CLOSERS = "\"'\u201d\u2019\u00bb)]_*\u300d\u300f\u300b\u3011\uff09"
 _OPENERS = "\"'\u201c\u2018\u00ab([_*-\u2014\u300c\u300e\u300a\uff08 \t\u3000"
 # Digits and wide punctuation start lines in both prose and verse.

@@ -74,14 +74,14 @@ class Tokenizer(abc.ABC):
         """Builds a function that returns the ids of `huggingface` and their offsets."""
         return self._locator(self.huggingface(), np.arange(len(self.vocab)))
 
-    def _locator(self, tokenizer: tokenizers.Tokenizer, ids: np.ndarray) -> Locator:
-        """Returns a locator that maps the ids of the library's tokenizer to `ids`."""
+    def _locator(self, tokenizer: tokenizers.Tokenizer, ids_V: np.ndarray) -> Locator:
+        """Returns a locator that maps the ids of the library's tokenizer to `ids_V`."""
         unk = self.id(UNK)
 
         def locate(text: str) -> Located:
             valid = SURROGATE.sub("\ufffd", text)
             encoding = tokenizer.encode(valid, add_special_tokens=False)
-            ids_of_text = ids[encoding.ids].astype(np.int32)
+            ids_of_text = ids_V[encoding.ids].astype(np.int32)
             starts, ends = np.array(encoding.offsets, np.int32).reshape(-1, 2).T
             # A piece of SentencePiece has the offset of the space before its word.
             is_space = np.array([text[i : i + 1].isspace() for i in starts], bool)

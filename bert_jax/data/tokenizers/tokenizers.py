@@ -80,7 +80,7 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
     """Reads a tokenizer that `Tokenizer.save` wrote into a directory."""
     path = path_in(directory, config)
     if not storage.exists(path):
-        raise CorruptError(f"{path} is missing; prepare the corpus again")
+        raise CorruptError(f"{path} is missing; restore it")
     return parse(storage.read(path), config, path)
 
 

@@ -159,7 +159,8 @@ def _without_long(sentence: str) -> str:
 
 @functools.cache
 def _long_word() -> re.Pattern[str]:
-    separators = rf"\s{wordpiece.character_classes().punctuation}{wordpiece.IDEOGRAPH}"
+    punctuation = wordpiece.character_classes()["punctuation"]
+    separators = rf"\s{punctuation}{wordpiece.IDEOGRAPH}"
     return re.compile(f"[^{separators}]{{{wordpiece.MAX_CHARS_PER_WORD + 1},}}")
 
 

@@ -65,7 +65,7 @@ class WordPiece(base.Tokenizer):
     def pieces_lost_by_lowercase(self) -> list[str]:
         """Returns the pieces that lower-cased text without accents never becomes."""
         lower = dataclasses.replace(self, lowercase=True)
-        split = _Words(lower).split
+        split = _Encoder(lower).split
         words = [p for p in self.vocab if not re.fullmatch(r"\[.*\]|<.*>", p)]
         return [p for p in words if "".join(split(p)) != p]
 
@@ -79,7 +79,7 @@ class WordPiece(base.Tokenizer):
 
         def ids(token: str) -> np.ndarray:
             if token.startswith("##"):
-                return np.frombuffer(encode.words.later_ids(token[2:]), np.int32)
+                return np.frombuffer(encode.later_ids(token[2:]), np.int32)
             return encode([token])[0]
 
         return [found if len(found := ids(token)) else unk for token in tokens]
@@ -119,7 +119,7 @@ def set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
     """Sets the text rules of the released code, as far as the library supports them."""
     normalizers = [
         # The library's clean_text would also drop private and unassigned characters.
-        _replace(f"[{character_classes().dropped}]", ""),
+        _replace(f"[{character_classes()['dropped']}]", ""),
         tokenizers.normalizers.BertNormalizer(
             clean_text=False,
             handle_chinese_chars=True,
@@ -135,26 +135,6 @@ def set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
 
 def _replace(pattern: str, by: str) -> tokenizers.normalizers.Replace:
     return tokenizers.normalizers.Replace(tokenizers.Regex(pattern), by)
-
-
-class _Encoder:
-    """Encodes sentences, with a cache of the strings between white space.
-
-    The ids of a string between white space do not depend on its context, so they are
-    cached. Each ideograph is a word, with or without white space around it.
-    """
-
-    def __init__(self, tokenizer: WordPiece):
-        self.words = _Words(tokenizer)
-        self._ids_of = _Cache(self.words.ids)
-
-    def __call__(self, sentences: list[str]) -> list[np.ndarray]:
-        return [
-            np.frombuffer(
-                b"".join(map(self._ids_of.__getitem__, strings(sentence))), np.int32
-            )
-            for sentence in sentences
-        ]
 
 
 # Text is cleaned of these characters first. str.split would split at them.
@@ -202,10 +182,12 @@ class _Cache(dict[str, bytes]):
 _ASCII_WORD = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z]")
 
 
-class _Words:
-    """Splits strings into words, and words greedily into the longest pieces.
+class _Encoder:
+    """Splits sentences into words, and words greedily into the longest pieces.
 
-    Ids are int32 as bytes, because joining bytes is fast in Python.
+    The ids of a string between white space do not depend on its context, so they are
+    cached. Each ideograph is a word, with or without white space around it. Ids are
+    int32 as bytes, because joining bytes is fast in Python.
     """
 
     def __init__(self, tokenizer: WordPiece):
@@ -221,15 +203,28 @@ class _Words:
         self._unk = self._first[UNK]
         self._longest_first = _longest_by_prefix(self._first)
         self._longest_later = _longest_by_prefix(self._later)
-        words = _Cache(self._word_ids)
-        words.update((w, i) for w, i in self._first.items() if _is_short(w))
+        words = _Cache(
+            lambda word: self._pieces(word, self._first, self._longest_first)
+        )
+        for word, id_ in self._first.items():
+            if len(word) <= MAX_CHARS_PER_WORD:
+                words[word] = id_
         self._match = words.__getitem__
+        self._ids_of = _Cache(self._string_ids)
         classes = character_classes()
-        self._dropped = re.compile(f"[{classes.dropped}]")
-        self._accents = re.compile(f"[{classes.accents}]")
-        self._word = re.compile(f"[{classes.punctuation}]|[^{classes.punctuation}]+")
+        punctuation = classes["punctuation"]
+        self._dropped = re.compile(f"[{classes['dropped']}]")
+        self._accents = re.compile(f"[{classes['accents']}]")
+        self._word = re.compile(f"[{punctuation}]|[^{punctuation}]+")
 
-    def ids(self, text: str) -> bytes:
+    def __call__(self, sentences: list[str]) -> list[np.ndarray]:
+        find = self._ids_of.__getitem__
+        return [
+            np.frombuffer(b"".join(map(find, strings(sentence))), np.int32)
+            for sentence in sentences
+        ]
+
+    def _string_ids(self, text: str) -> bytes:
         """Returns the ids of a string without white space."""
         if not (text.isascii() and text.isprintable()):
             return b"".join(map(self._match, self.split(text)))
@@ -241,10 +236,6 @@ class _Words:
             return self._match(text[:-1]) + self._match(text[-1])
         return b"".join(map(self._match, _ASCII_WORD.findall(text)))
 
-    def later_ids(self, word: str) -> bytes:
-        """Returns the ids of a string that continues a word."""
-        return self._pieces(word, self._later, self._longest_later)
-
     def split(self, text: str) -> list[str]:
         text = self._dropped.sub("", text)
         if self._lowercase:
@@ -252,13 +243,14 @@ class _Words:
             text = self._accents.sub("", text)
         return self._word.findall(text)
 
-    def _word_ids(self, word: str) -> bytes:
-        return self._pieces(word, self._first, self._longest_first)
+    def later_ids(self, word: str) -> bytes:
+        """Returns the ids of a string that continues a word."""
+        return self._pieces(word, self._later, self._longest_later)
 
     def _pieces(
         self, word: str, pieces: dict[str, bytes], longest: dict[str, int]
     ) -> bytes:
-        if not _is_short(word):
+        if len(word) > MAX_CHARS_PER_WORD:
             return self._unk
         ids, start = [], 0
         while start < len(word):
@@ -271,10 +263,6 @@ class _Words:
             ids.append(found)
             start, pieces, longest = end, self._later, self._longest_later
         return b"".join(ids)
-
-
-def _is_short(word: str) -> bool:
-    return len(word) <= MAX_CHARS_PER_WORD
 
 
 # The length of the prefixes for which the longest piece is known.
@@ -291,22 +279,13 @@ def _longest_by_prefix(pieces: Iterable[str]) -> dict[str, int]:
     return longest
 
 
-@dataclasses.dataclass(frozen=True)
-class _CharacterClasses:
-    """Character classes, each as the content of [...] in a regular expression."""
-
-    dropped: str
-    accents: str
-    punctuation: str
-
-
 @functools.cache
-def character_classes() -> _CharacterClasses:
-    """Returns the classes of all characters.
+def character_classes() -> dict[str, str]:
+    """Returns the classes of characters: dropped, accents and punctuation.
 
-    Control and format characters are dropped, except tab and line ends, which are white
-    space; private characters are kept. Every ASCII character that is not a letter or
-    digit is punctuation.
+    Each is the content of [...] in a regular expression. Control and format characters
+    are dropped, except tab and line ends, which are white space; private characters are
+    kept. Every ASCII character that is not a letter or digit is punctuation.
     """
     kinds = {"Cc": "dropped", "Cf": "dropped", "Mn": "accents"}
     codes: dict[str, list[int]] = {"dropped": [0xFFFD], "accents": []}
@@ -316,7 +295,7 @@ def character_classes() -> _CharacterClasses:
         kind = "punctuation" if category[0] == "P" else kinds.get(category)
         if kind and chr(code) not in "\t\n\r":
             codes[kind].append(code)
-    return _CharacterClasses(**{kind: _ranges(codes[kind]) for kind in codes})
+    return {kind: _ranges(codes[kind]) for kind in codes}
 
 
 def _ranges(codes: list[int]) -> str:

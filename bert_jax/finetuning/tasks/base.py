@@ -13,16 +13,7 @@ import json
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-)
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +33,10 @@ from bert_jax.model.heads import HeadType, Outputs
 from bert_jax.small_files import read_json, write_json
 from bert_jax.training.losses import weighted_cross_entropy
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from bert_jax.finetuning.config import FinetuneConfig
 
-E = TypeVar("E", bound="Examples")
+E = typing.TypeVar("E", bound="Examples")
 Batch = dict[str, jax.Array]
 SETTINGS_FILE = "decisions.json"
 # The types of settings that are no keys of config.task.
@@ -116,10 +107,10 @@ class Texts(Examples):
     num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     @property
-    def is_labelled(self) -> bool:
+    def is_labelled(self):
         return self.labels is not None
 
-    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+    def write(self, directory, predicted, names):
         rows = []
         for i, value in enumerate(predicted.tolist()):
             pair = {} if self.b is None else {"pair": self.b[i]}
@@ -149,6 +140,18 @@ def _label(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [name for name, is_there in zip(names, value, strict=True) if is_there]
     return value if isinstance(value, float) else names[value]
+
+
+def read_table(spec: str, header: tuple[str, ...], role: Role) -> Table:
+    """Reads a table, from which no lines may be dropped if it is a test set."""
+    table = tables.read(spec, header)
+    if table.num_dropped and role == "test":
+        raise ConfigError(
+            f"{spec}: line {table.first_dropped} has a different number of columns"
+            f" than the first line (as do {table.num_dropped} lines in all); a test"
+            " set needs a prediction for every line, so correct them"
+        )
+    return table
 
 
 def labelled(examples: E) -> E:
@@ -242,20 +245,22 @@ class Task(abc.ABC):
     def read_settings(cls, directory: Path, **given: Any) -> dict[str, Any]:
         """Reads a model's settings; `given` ones that are not None replace them."""
         types = typing.get_type_hints(cls, include_extras=True) | SETTING_TYPES
-        path, settings = directory / SETTINGS_FILE, dict(cls.settings)
-        if settings and path.is_file():
+        path, stored = directory / SETTINGS_FILE, {}
+        if cls.settings and path.is_file():
             stored = read_json(files.file(directory, SETTINGS_FILE))
-            for key, value in settings.items():
-                value = stored.get(key, value)
-                settings[key] = config_lib.build(types[key], value, f"{path}: {key}")
+        settings = {
+            key: config_lib.build(types[key], stored.get(key, value), f"{path}: {key}")
+            for key, value in cls.settings.items()
+        }
         for key, value in given.items():
-            if value is not None and key not in settings:
+            if value is None:
+                continue
+            if key not in settings:
                 raise ConfigError(
                     f"{key}={value} does not apply to a model fine-tuned for"
                     f" {cls.head.kind}; remove it"
                 )
-            if value is not None:
-                settings[key] = config_lib.build(types[key], value, key)
+            settings[key] = config_lib.build(types[key], value, key)
         return settings
 
     @classmethod
@@ -276,25 +281,23 @@ class Task(abc.ABC):
     ) -> None:
         """Checks keys against each other; the task of a trained model has no config."""
 
-    def label_names(self, spec: str, header: tuple[str, ...]) -> tuple[str, ...]:
+    def label_names(self, table: Table) -> tuple[str, ...]:
         """Returns the names of the head's labels; () if its outputs have none."""
         return ()
 
     def read(
-        self, spec: str, header: tuple[str, ...], names: Sequence[str], role: Role
-    ) -> Examples:
-        """Reads a data set; by default, a table."""
-        table = tables.read(spec, header)
-        if table.num_dropped and role == "test":
-            raise ConfigError(
-                f"{spec}: line {table.first_dropped} has a different number of columns"
-                f" than the first line (as do {table.num_dropped} lines in all); a test"
-                " set needs a prediction for every line, so correct them"
-            )
-        return self.parse(table, names, role)
+        self, spec: str, header: tuple[str, ...], names: tuple[str, ...], role: Role
+    ) -> tuple[Examples, tuple[str, ...]]:
+        """Reads a data set, by default a table; returns the names of labels, too.
+
+        They are determined by the training set, and given for the other sets.
+        """
+        table = read_table(spec, header, role)
+        if role == "train":
+            names = self.label_names(table)
+        return self.parse(table, names, role), names
 
     def parse(self, table: Table, names: Sequence[str], role: Role) -> Examples:
-        """Converts a table to examples."""
         raise NotImplementedError
 
     def of_inputs(

@@ -4,8 +4,6 @@ Shapes: N example, B example of the batch, C choice, T token.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,10 +33,10 @@ class Choices(Examples):
     num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     @property
-    def is_labelled(self) -> bool:
+    def is_labelled(self):
         return self.labels is not None
 
-    def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
+    def write(self, directory, predicted, names):
         rows = [
             {"text": context, "choice": choice, "chosen": choices[choice]}
             for context, choices, choice in zip(
@@ -50,8 +48,6 @@ class Choices(Examples):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoice(Task):
-    """The best of several continuations of a text."""
-
     kind: Literal["multiple_choice"]  # what to predict
     text: TextColumns  # context column; optionally a column prefixed to all choices
     # one column per choice, or a single column of lists
@@ -76,7 +72,7 @@ class MultipleChoice(Task):
             tables.texts(table, column, "config.task.text") for column in self.text
         )
         if len(self.choices) == 1:
-            found = [_list(*each) for each in table.located(self.choices[0], KEY)]
+            found = table.convert(self.choices[0], KEY, _list)
         else:
             columns = (tables.texts(table, name, KEY) for name in self.choices)
             found = list(map(list, zip(*columns, strict=True)))
@@ -95,8 +91,7 @@ class MultipleChoice(Task):
         if role == "test":
             return Choices(contexts, found, None, table.num_dropped)
         numbers = [str(i) for i in range(number)]
-        values = table.located(self.label, "config.task.label")
-        correct = tables.classes(values, numbers, KEY)
+        correct = tables.classes(table, self.label, numbers, KEY)
         return base.labelled(Choices(contexts, found, correct, table.num_dropped))
 
     def of_inputs(self, inputs, settings):
@@ -128,11 +123,11 @@ class MultipleChoice(Task):
         return base.choices_with_probabilities("choice", chosen, probs_NC, numbers)
 
 
-def _list(value: Any, where: str) -> list[str]:
+def _list(value: Any) -> list[str]:
     found = tables.as_list(value)
     if found is None:
-        raise ConfigError(
-            f"{where} has {value!r} in the only column of {KEY}; a single column must"
-            " contain lists"
+        raise ValueError(
+            f"has {value!r} in the only column of {KEY}; a single column must contain"
+            " lists"
         )
-    return [tables.text(item, where, KEY) for item in found]
+    return [tables.text(item, KEY) for item in found]

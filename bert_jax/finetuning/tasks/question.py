@@ -4,13 +4,14 @@ Answers are found as in google-research/bert run_squad.py, write_predictions. Th
 function pairs the best starts with the best ends; this module scores every span up to
 the maximum length.
 
-Shapes: B window of the batch, W window, T token position, A answer length, K best spans
-of a window.
+Shapes: B window of the batch, W window, T token position, P token of the paragraph in
+a window, S span, A answer length, K best spans of a window.
 """
 
 import collections
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,8 +35,6 @@ _WINDOWS_AT_ONCE = 256  # [W, T, A] float32: 12 MB at 384 tokens and answers of 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionAnswering(Task):
-    """The span of a paragraph that answers a question."""
-
     kind: Literal["question_answering"]  # what to predict
     stride: CountOrZero  # tokens between the starts of windows; 0: see window_stride
     max_query_length: Count  # maximum tokens of a question
@@ -89,14 +88,14 @@ class QuestionAnswering(Task):
         )
 
     def read(self, spec, header, names, role):
-        questions = question_data.read(spec)
+        questions = question_data.read(spec, header, role)
         counts = collections.Counter(question.id for question in questions.questions)
         [(most, times)] = counts.most_common(1)
         if role != "train" and times > 1:
             raise ConfigError(
                 f"{spec} has {times} questions with the id {most!r}; make ids unique"
             )
-        return questions
+        return questions, ()
 
     def of_inputs(self, inputs, settings):
         questions = [
@@ -144,29 +143,33 @@ class QuestionAnswering(Task):
         max_context = features.windows.max_context()
         for first in range(0, len(features), _WINDOWS_AT_ONCE):
             windows_W = np.arange(first, min(first + _WINDOWS_AT_ONCE, len(features)))
-            contexts = np.concatenate([max_context[w] for w in windows_W])
-            found_WK = self._best_spans(
-                examples, features, windows_W, contexts, logits[windows_W]
-            )
-            for window, found in zip(windows_W, found_WK, strict=True):
-                question = features.windows.question_W[window]
-                spans[question] += found
-                start, end = (float(x) for x in logits[window, 0])
-                nulls[question].append(_Span(start, end, ""))
+            is_start_P = np.concatenate([max_context[w] for w in windows_W])
+            for window, span in self._best_spans(
+                examples, features, windows_W, is_start_P, logits[windows_W]
+            ):
+                spans[features.windows.question_W[window]].append(span)
+        for question, (start, end) in zip(
+            features.windows.question_W, logits[:, 0].tolist(), strict=True
+        ):
+            nulls[question].append(_Span(start, end, ""))
         answers = Answers({}, {}, {}, {})
         for question, found, null in zip(examples.questions, spans, nulls, strict=True):
             # The window that gives "no answer" the lowest score.
-            least = min(null, key=lambda span: span.score)
-            best = _distinct(found, self.num_best)
+            least = min(null, key=_score)
+            distinct: dict[str, _Span] = {}
+            for span in sorted(found, key=_score, reverse=True):
+                distinct.setdefault(span.text, span)
+            best = list(distinct.values())[: self.num_best]
             # JSON has no infinity.
-            odds = least.score - best[0].score if best else float(np.finfo("f4").max)
+            odds = float(np.finfo("f4").max)
+            if best:
+                odds = _score(least) - _score(best[0])
             is_null = examples.has_impossible and odds > self.null_threshold
             answers.not_empty[question.id] = best[0].text if best else ""
             answers.texts[question.id] = "" if is_null or not best else best[0].text
-            answers.null_odds[question.id] = float(odds)
+            answers.null_odds[question.id] = odds
             if examples.has_impossible or not best:
-                best.append(least)
-                best.sort(key=lambda span: -span.score)
+                best = sorted([*best, least], key=_score, reverse=True)
             answers.best[question.id] = _with_probabilities(best[: self.num_best])
         return answers
 
@@ -175,14 +178,15 @@ class QuestionAnswering(Task):
         questions: Questions,
         features: QuestionFeatures,
         windows_W: np.ndarray,
-        max_context: np.ndarray,
+        is_start_P: np.ndarray,
         logits_WT2: np.ndarray,
-    ) -> list[list["_Span"]]:
+    ) -> Iterator[tuple[int, "_Span"]]:
+        """Yields windows with their best spans; a span may begin at some tokens P."""
         layout = features.rows.layout(windows_W)
         W, T = layout.source_BT.shape
         is_context_WT = (layout.segment_ids_BT == 1) & (layout.candidates_BT > 0)
         is_start_WT = is_context_WT.copy()
-        is_start_WT[is_context_WT] = max_context
+        is_start_WT[is_context_WT] = is_start_P
         start_WT = np.where(is_start_WT, logits_WT2[:, :, 0], -np.inf)
         end_WT = np.where(is_context_WT, logits_WT2[:, :, 1], -np.inf)
         A = min(self.max_answer_length, T)
@@ -191,21 +195,16 @@ class QuestionAnswering(Task):
         scores_WS = (start_WT[:, :, None] + end_WTA).reshape(W, T * A)
         K = min(self.num_best, T * A)
         order_WK = np.argpartition(-scores_WS, K - 1, axis=1)[:, :K]
-        found = []
-        for row, window in enumerate(windows_W):
-            question = questions.questions[features.windows.question_W[window]]
-            paragraph = questions.paragraphs[question.paragraph]
-            spans = []
-            for span in order_WK[row]:
-                start, end = span // A, span // A + span % A
-                if np.isfinite(scores_WS[row, span]):
-                    first = features.starts[layout.source_BT[row, start]]
-                    last = features.ends[layout.source_BT[row, end]]
-                    logits = logits_WT2[row, start, 0], logits_WT2[row, end, 1]
-                    text = paragraph[first:last]
-                    spans.append(_Span(float(logits[0]), float(logits[1]), text))
-            found.append(spans)
-        return found
+        is_span_WK = np.isfinite(np.take_along_axis(scores_WS, order_WK, axis=1))
+        for row, k in np.argwhere(is_span_WK):
+            start, length = divmod(order_WK[row, k], A)
+            end = start + length
+            question = questions.questions[features.windows.question_W[windows_W[row]]]
+            first = features.starts[layout.source_BT[row, start]]
+            last = features.ends[layout.source_BT[row, end]]
+            logits = float(logits_WT2[row, start, 0]), float(logits_WT2[row, end, 1])
+            text = questions.paragraphs[question.paragraph][first:last]
+            yield int(windows_W[row]), _Span(*logits, text)
 
     def evaluate(self, examples, predicted, names):
         scores = metrics_lib.squad(examples, predicted.texts, self.answer_units)
@@ -237,27 +236,18 @@ class Answers:
     null_odds: dict[str, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Span:
+class _Span(NamedTuple):
     start_logit: float
     end_logit: float
     text: str
 
-    @property
-    def score(self) -> float:
-        return self.start_logit + self.end_logit
 
-
-def _distinct(spans: list[_Span], num_best: int) -> list[_Span]:
-    """Returns the best spans, at most one for each distinct text."""
-    best: dict[str, _Span] = {}
-    for span in sorted(spans, key=lambda span: -span.score):
-        best.setdefault(span.text, span)
-    return list(best.values())[:num_best]
+def _score(span: _Span) -> float:
+    return span.start_logit + span.end_logit
 
 
 def _with_probabilities(spans: list[_Span]) -> list[dict[str, Any]]:
-    scores = np.array([span.score for span in spans])
+    scores = np.array([_score(span) for span in spans])
     weights = np.exp(scores - scores.max())
     return [
         {

@@ -22,13 +22,13 @@ import numpy as np
 
 from bert_jax.data.batches import row_layout
 from bert_jax.data.batches.row_layout import Rows
-from bert_jax.data.sources import lines
 from bert_jax.data.tokenizers.base import Located
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tables
-from bert_jax.finetuning.tables import MAX_LINE_BYTES
-from bert_jax.finetuning.tasks.base import Examples, Features, write_lines
+from bert_jax.finetuning.tables import Table
+from bert_jax.finetuning.tasks import base
+from bert_jax.finetuning.tasks.base import Examples, Features, Role
 
 # Maximum distance in characters between an answer's stated offset and its text. Offsets
 # that count bytes or UTF-16 units, or refer to unstripped text, are off by less.
@@ -52,8 +52,6 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Examples):
-    """The paragraphs and questions of a file."""
-
     paragraphs: list[str]  # distinct paragraph texts
     questions: list[Question]
     has_impossible: bool  # whether questions may have no answer, as in SQuAD 2.0
@@ -61,6 +59,7 @@ class Questions(Examples):
     # answers whose text was not found near their offset; not used in training. White
     # space and normal forms of Unicode may differ.
     num_lost: int
+    num_lost_lines: int = 0  # lines of a table that were dropped
 
     @property
     def is_labelled(self) -> bool:
@@ -73,7 +72,7 @@ class Questions(Examples):
             ("nbest_predictions.json", predicted.best),
             ("null_odds.json", predicted.null_odds),
         ):
-            write_lines(directory / name, [json.dumps(values, indent=2) + "\n"])
+            base.write_lines(directory / name, [json.dumps(values, indent=2) + "\n"])
 
     def references(self) -> bytes:
         return repr(self.questions).encode()
@@ -92,7 +91,7 @@ class Questions(Examples):
         )
 
 
-def read(spec: str) -> Questions:
+def read(spec: str, header: tuple[str, ...] = (), role: Role = "train") -> Questions:
     """Reads squad:PATH, or a table with the columns of SQuAD.
 
     A question without is_impossible has no answer if it lists none but others do.
@@ -100,8 +99,14 @@ def read(spec: str) -> Questions:
     kind, _, path = spec.partition(":")
     paragraphs: dict[str, int] = {}
     counts: collections.Counter[str] = collections.Counter()
+    num_lost_lines = 0
     try:
-        entries = _entries(path) if kind == "squad" else _table_entries(spec)
+        if kind == "squad":
+            tables.check_header(spec, header)
+            entries = _entries(path)
+        else:
+            table = base.read_table(spec, header, role)
+            entries, num_lost_lines = _table_entries(table, role), table.num_dropped
         found = [(context, entry, _answers(entry)) for context, entry in entries]
         is_labelled = any(answers for _, _, answers in found)
         questions: list[Question] = []
@@ -138,13 +143,13 @@ def read(spec: str) -> Questions:
         any(question.is_impossible for question in questions),
         counts["mended"],
         counts["lost"],
+        num_lost_lines,
     )
 
 
 def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields a paragraph and an entry for each question; so does `_table_entries`."""
-    numbered = lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
-    text = "\n".join(line for _, line in numbered)
+    text = "\n".join(line for _, line in tables.lines_of(path))
     try:
         content: Any = tables.encodable(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -155,10 +160,10 @@ def _entries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield paragraph["context"], entry
 
 
-def _table_entries(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    table = tables.read(spec)
-    names = ["id", "question", "context", "answers"]
-    names += {"is_impossible"} & table.columns.keys()
+def _table_entries(table: Table, role: Role) -> Iterator[tuple[str, dict[str, Any]]]:
+    names = ["id", "question", "context"]
+    for name, is_needed in (("answers", role != "test"), ("is_impossible", False)):
+        names += [name] * (is_needed or name in table.columns)
     for row in zip(*map(table.column, names), strict=True):
         entry = dict(zip(names, row, strict=True))
         yield entry.pop("context"), entry
@@ -233,8 +238,6 @@ def _comparable(text: str) -> tuple[str, list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Positions of windows in their paragraphs."""
-
     question_W: np.ndarray  # int64, index of the window's question
     first_W: np.ndarray  # int64, index of the window's first token in the paragraph
     length_W: np.ndarray  # int64, number of paragraph tokens in the window

@@ -13,17 +13,12 @@ import numpy as np
 
 from bert_jax.config.validation import Length, Positive, require
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
 from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task, Texts
-from bert_jax.finetuning.tasks.text import (
-    TextFeatures,
-    squared_errors,
-    text_features,
-)
+from bert_jax.finetuning.tasks.text import TextFeatures, squared_errors, text_features
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
 from bert_jax.training.losses import weighted_cross_entropy
@@ -31,8 +26,6 @@ from bert_jax.training.losses import weighted_cross_entropy
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Similarity(Task):
-    """The similarity of two texts, as the cosine of their embeddings."""
-
     kind: Literal["similarity"]  # what to predict
     text: Annotated[tuple[str, ...], Length(min=2, max=2)]  # the two text columns
     label: str  # column of the similarity score
@@ -70,7 +63,12 @@ class Similarity(Task):
 
     def parse(self, table, names, role):
         if role == "train" and self.positives:
-            return read_positives(table, self.positives)
+            key = "config.task.positives"
+            a, *b = (tables.texts(table, column, key) for column in self.positives)
+            labels = np.ones(len(a), np.float32)
+            # One column is paired with itself.
+            texts = a, b[0] if b else a
+            return Texts(*texts, labels, np.arange(len(a)), table.num_dropped)
         label = "" if role == "test" else self.label
         return read_pairs(table, self.text, label, self.max_label)
 
@@ -85,7 +83,6 @@ class Similarity(Task):
         return squared_errors(outputs.logits, batch)
 
     def distances(self, logits, teacher, batch, temperature):
-        """Returns squared differences."""
         return jnp.square(logits - teacher), batch["weights"]
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
@@ -123,23 +120,18 @@ def read_pairs(
     found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
     if not label:
         return found
-    key = "config.task.label"
-    scores_N = tables.scores(table.located(label, key), key)
-    for row, value in enumerate(scores_N):
-        if not 0 <= value <= max_label:
-            raise ConfigError(
-                f"{table.spec}, example {row + 1}, has {label}={value:g}; it must be"
-                f" between 0 and {given_as}={max_label:g}"
+
+    def score(value: object) -> float:
+        number = float(np.float32(tables.score(value, tables.LABEL)))
+        if not 0 <= number <= max_label:
+            raise ValueError(
+                f"has {label}={number:g}; it must be between 0 and"
+                f" {given_as}={max_label:g}"
             )
+        return number
+
+    scores_N = np.array(table.convert(label, tables.LABEL, score), np.float32)
     return dataclasses.replace(found, labels=scores_N / np.float32(max_label))
-
-
-def read_positives(table: Table, columns: Sequence[str]) -> Texts:
-    """Converts a table to pairs of cosine 1; one column is paired with itself."""
-    key = "config.task.positives"
-    a, *b = (tables.texts(table, column, key) for column in columns)
-    labels = np.ones(len(a), np.float32)
-    return Texts(a, b[0] if b else a, labels, np.arange(len(a)), table.num_dropped)
 
 
 def contrastive(

@@ -27,14 +27,13 @@ import numpy as np
 
 from bert_jax.data.batches import row_layout
 from bert_jax.data.batches.row_layout import Rows
-from bert_jax.data.sources import lines
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
-from bert_jax.finetuning.tables import MAX_LINE_BYTES, Table
+from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
-from bert_jax.finetuning.tasks.base import Examples, Form, Task
+from bert_jax.finetuning.tasks.base import Examples, Form, Role, Task
 from bert_jax.finetuning.tasks.text import check_labels
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
@@ -48,14 +47,12 @@ _BEGINS, _ENDS = "BSU", "ESLU"
 
 @dataclasses.dataclass(frozen=True)
 class Sentences(Examples):
-    """Sentences of words with BIO tags."""
-
     spec: str  # for error messages
     words: list[list[str]]
     # BIO tags of each sentence's words; None for a test set
     tags: list[list[str]] | None
-    # sentences of a table that were skipped because they have no word
-    num_empty: int = 0
+    num_empty: int = 0  # sentences of a table that were skipped, without words
+    num_lost_lines: int = 0  # lines of the table that were dropped
 
     @property
     def is_labelled(self):
@@ -98,8 +95,6 @@ class Sentences(Examples):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tagging(Task):
-    """A tag of each word."""
-
     kind: Literal["tagging"]  # what to predict
     # list-valued column of a table; in a conll: file "2" is its second column, and any
     # other text its first
@@ -118,16 +113,13 @@ class Tagging(Task):
 
     def check(self, length, config=None):
         if config:
-            check_labels(self.labels)
-
-    def label_names(self, spec, header):
-        if self.labels:
-            return self.labels
-        found = read(spec, self.words, self.tags, has_tags=True)
-        return tag_names(found.tags or [])
+            check_labels(self.labels, "config.task.labels")
 
     def read(self, spec, header, names, role):
-        return read(spec, self.words, self.tags, has_tags=role != "test")
+        found = read(spec, self.words, self.tags, role, header)
+        if role == "train":
+            names = self.labels or tag_names(found.tags or [])
+        return found, names
 
     def of_inputs(self, inputs, settings):
         return Sentences("inputs", [text.split() or [""] for (text,) in inputs], None)
@@ -154,7 +146,7 @@ class Tagging(Task):
     def predict(self, examples, features, logits, names) -> list[list[str]]:
         """Returns the tags of every sentence's words, as BIO if all names are tags."""
         classes_NT = logits.argmax(axis=-1)
-        of_words = features.word_classes(np.arange(len(features)), classes_NT)
+        of_words = features.word_classes(classes_NT)
         tags = [[str(names[i]) for i in classes] for classes in of_words]
         # Classes that are not entity tags, such as parts of speech, stay as they are.
         is_bio = all(map(_TAG.fullmatch, names))
@@ -202,21 +194,15 @@ class TaggingFeatures(base.Features):
             found["labels"] = self.labels[layout.source_BT]
         return found
 
-    def word_classes(
-        self, sentences_B: np.ndarray, classes_BT: np.ndarray
-    ) -> list[np.ndarray]:
-        """Returns the class of each word, given those of the tokens of its row."""
-        rows = dataclasses.replace(self.rows, length=classes_BT.shape[1])
-        layout = rows.layout(sentences_B)
-        words_BT = self.words[layout.source_BT]
-        found = []
-        for sentence, words_T, classes_T in zip(
-            sentences_B, words_BT, classes_BT, strict=True
+    def word_classes(self, classes_NT: np.ndarray) -> list[np.ndarray]:
+        """Returns the classes of each sentence's words, given those of its tokens."""
+        rows = dataclasses.replace(self.rows, length=classes_NT.shape[1])
+        words_NT = self.words[rows.layout(np.arange(len(rows))).source_BT]
+        found = [np.full(n, self.class_of_cut, np.int32) for n in self.num_words_N]
+        for classes, words_T, classes_T in zip(
+            found, words_NT, classes_NT, strict=True
         ):
-            num_words = self.num_words_N[sentence]
-            classes = np.full(num_words, self.class_of_cut, np.int32)
             classes[words_T[words_T >= 0]] = classes_T[words_T >= 0]
-            found.append(classes)
         return found
 
 
@@ -263,19 +249,20 @@ def from_sentences(
     )
 
 
-def read(spec: str, words: str, tags: str, *, has_tags: bool) -> Sentences:
-    """Reads conll:PATH or a table with list-valued columns.
+def read(
+    spec: str, words: str, tags: str, role: Role, header: tuple[str, ...] = ()
+) -> Sentences:
+    """Reads conll:PATH or a table; `words` and `tags` are the keys of `Tagging`.
 
-    Args:
-      words, tags: names of the columns of a table. For conll:PATH the numbers of the
-        columns, from 1; other text selects the first and the last.
-      has_tags: False for a test set. Tags of a table are not read then, and a
-        conll:PATH may have no column of tags.
+    A test set has no tags: those of a table are not read, and a conll:PATH may have no
+    column of them.
     """
     kind, _, path = spec.partition(":")
     if kind == "conll":
-        return _read_file(path, words, tags, has_tags)
-    return _read_table(spec, words, tags if has_tags else "")
+        tables.check_header(spec, header)
+        return _read_file(path, words, tags, role != "test")
+    table = base.read_table(spec, header, role)
+    return _of_table(table, words, tags if role != "test" else "")
 
 
 def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
@@ -326,21 +313,30 @@ def _counts_words(sentences: list[list[tuple[int, list[str]]]]) -> bool:
 
 def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
     """Returns the line number and the columns of each word of each sentence."""
-    rows: list[tuple[int, list[str]]] = []  # a blank line has one empty column
-    for number, line in lines.read(path, MAX_LINE_BYTES, None, collections.Counter()):
+    # Line number, columns, and whether they are separated by tabs. A blank line has one
+    # empty column.
+    rows: list[tuple[int, list[str], bool]] = []
+    for number, line in tables.lines_of(path):
         # Strip spaces and tabs only, because a word may contain a no-break space.
         stripped = line.strip(" \t")
-        columns = re.split("\t" if "\t" in stripped else " +", stripped)
+        has_tab = "\t" in stripped
+        columns = re.split("\t" if has_tab else " +", stripped)
         if columns[0] != DOCUMENT:
-            rows.append((number, columns))
-    num_columns = statistics.mode([len(x) for _, x in rows if x != [""]] or [0])
+            rows.append((number, columns, has_tab))
+    forms = [(len(x), has_tab) for _, x, has_tab in rows if x != [""]]
+    num_columns, has_tabs = statistics.mode(forms or [(0, False)])
     sentences: list[list[tuple[int, list[str]]]] = [[]]
-    for number, columns in rows:
+    for number, columns, has_tab in rows:
+        # A comment before a sentence, "# text = A b", may have as many columns by
+        # chance.
+        may_be_comment = columns[0] == "#" and not sentences[-1]
         if columns == [""]:
             sentences.append([])
+        elif may_be_comment and (len(columns), has_tab) != (num_columns, has_tabs):
+            continue
         elif len(columns) == num_columns:
             sentences[-1].append((number, columns))
-        elif sentences[-1] or columns[0] != "#":  # else a comment before a sentence
+        else:
             raise ConfigError(
                 f"{path}:{number} has {len(columns)} columns, but most lines have"
                 f" {num_columns}; give every line the same number"
@@ -348,8 +344,8 @@ def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _read_table(spec: str, words: str, tags: str) -> Sentences:
-    table = tables.read(spec)
+def _of_table(table: Table, words: str, tags: str) -> Sentences:
+    spec, lost = table.spec, table.num_dropped
     found = _lists(table, words, "config.task.words")
     tags_found = _lists(table, tags, "config.task.tags") if tags else found
     kept = [pair for pair in zip(found, tags_found, strict=True) if pair[0]]
@@ -357,7 +353,7 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
         raise ConfigError(f"{spec} has no sentences")
     sentences, num_empty = [words for words, _ in kept], len(found) - len(kept)
     if not tags:
-        return Sentences(spec, sentences, None, num_empty)
+        return Sentences(spec, sentences, None, num_empty, lost)
     for i, (sentence, row) in enumerate(kept, start=1):
         where = f"{spec}, sentence {i},"
         if len(sentence) != len(row):
@@ -367,20 +363,21 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
             )
         for tag in row:
             _check_tag(tag, where)
-    return Sentences(spec, sentences, [to_bio(row) for _, row in kept], num_empty)
+    bio = [to_bio(row) for _, row in kept]
+    return Sentences(spec, sentences, bio, num_empty, lost)
 
 
 def _lists(table: Table, column: str, key: str) -> list[list[str]]:
-    found = []
-    for value in table.column(column, key):
+    def strings(value: Any) -> list[str]:
         items = tables.as_list(value)
         if items is None or any(isinstance(x, list | dict | None) for x in items):
-            raise ConfigError(
-                f"{table.spec}, {column!r}: {value!r} is not a list; give each sentence"
+            raise ValueError(
+                f"has {value!r} in {column!r}, which is not a list; give each sentence"
                 " as a list of strings"
             )
-        found.append([str(item) for item in items])
-    return found
+        return [str(item) for item in items]
+
+    return table.convert(column, key, strings)
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:

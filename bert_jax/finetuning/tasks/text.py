@@ -5,6 +5,7 @@ Shapes: N example, B example of the batch, C class.
 
 import abc
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -19,7 +20,7 @@ from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
 from bert_jax.finetuning import tables
-from bert_jax.finetuning.tables import Located, Table
+from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import base
 from bert_jax.finetuning.tasks.base import Form, Task, Texts
 from bert_jax.model import heads
@@ -90,6 +91,8 @@ class TextTask(Task):
         return "config.task.labels" if self.labels else "config.data.train"
 
     def check(self, length, config=None):
+        key = "config.task.labels" if config else "config.json: id2label"
+        check_labels(self.labels, key)
         if config is None:
             return
         require(
@@ -100,23 +103,15 @@ class TextTask(Task):
             f"must be empty, or have one of {', '.join(GLUE_FILES)} for each of"
             " config.data.test",
         )
-        check_labels(self.labels)
 
-    def label_names(self, spec, header):
-        if self.labels:
-            return self.labels
-        return self.names_in(self._located(tables.read(spec, header)), spec)
-
-    def _located(self, table: Table) -> Located:
-        return table.located(self.label, "config.task.label")
+    def label_names(self, table):
+        return self.labels or self.names_in(table)
 
     @abc.abstractmethod
-    def names_in(self, values: Located, spec: str) -> tuple[str, ...]:
-        """Returns the label names of a training set."""
+    def names_in(self, table: Table) -> tuple[str, ...]: ...
 
     @abc.abstractmethod
-    def parse_labels(self, values: Located, names: Sequence[str]) -> np.ndarray:
-        """Returns the labels of a table's examples."""
+    def parse_labels(self, table: Table, names: Sequence[str]) -> np.ndarray: ...
 
     def parse(self, table, names, role) -> Texts:
         a, *b = (
@@ -124,10 +119,10 @@ class TextTask(Task):
         )
         labels, indices = None, np.arange(len(a))
         if role != "test":
-            labels = self.parse_labels(self._located(table), names)
+            labels = self.parse_labels(table, names)
         elif self.index:
-            numbers = table.located(self.index, "config.task.index")
-            indices = tables.scores(numbers, "config.task.index").astype(np.int64)
+            key = "config.task.index"
+            indices = tables.scores(table, self.index, key).astype(np.int64)
         return Texts(a, b[0] if b else None, labels, indices, table.num_dropped)
 
     def featurize(self, examples, names, tokenizer, length, role):
@@ -205,20 +200,26 @@ def _head(kind: str, problem_type: str) -> HeadType:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(TextTask):
-    """One of several classes."""
-
     kind: Literal["classification"]
 
     head = _head("classification", "single_label_classification")
     metrics = ("accuracy", "matthews", "f1", "macro_f1")
 
-    def names_in(self, values, spec):
-        column = self.label
-        labels = [tables.name_of(*each) for each in values]
+    def names_in(self, table):
+        spec, column = table.spec, self.label
+        labels = table.convert(column, tables.LABEL, tables.name_of)
         names = tables.names_in(labels)
         unlabelled = [name for name in names if tables.is_unlabelled(name, ())]
         if unlabelled and names != ("-1", "1"):
-            raise _unlabelled(spec, column, unlabelled[0], labels, names)
+            value = unlabelled[0]
+            others = tuple(x for x in names if x not in unlabelled)
+            add = f"; if {value!r} is a class, name it as well" if value else ""
+            raise ConfigError(
+                f"{spec}, example {labels.index(value) + 1}, has {column}={value!r}, as"
+                f" {labels.count(value):,} of {len(labels):,} examples; to skip"
+                " examples without a label, name the classes:"
+                f' --config.task.labels="{others}"{add}'
+            )
         if len(names) == 1:
             raise ConfigError(
                 f"{spec} has {column}={names[0]!r} in all examples;"
@@ -232,8 +233,8 @@ class Classification(TextTask):
             )
         return names
 
-    def parse_labels(self, values, names):
-        return tables.classes(values, names, self.labels_key)
+    def parse_labels(self, table, names):
+        return tables.classes(table, self.label, names, self.labels_key)
 
     def parse(self, table, names, role):
         examples = super().parse(table, names, role)
@@ -256,8 +257,6 @@ class Classification(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression(TextTask):
-    """A score."""
-
     kind: Literal["regression"]
 
     head = _head("regression", "regression")
@@ -272,18 +271,17 @@ class Regression(TextTask):
             "must have at most one name for a regression, whose head has one output",
         )
 
-    def names_in(self, values, spec):
+    def names_in(self, table):
         return (self.label,)
 
-    def parse_labels(self, values, names):
-        return tables.scores(values, "config.task.label")
+    def parse_labels(self, table, names):
+        return tables.scores(table, self.label, tables.LABEL)
 
     def loss(self, outputs, batch):
         """Returns the sum of squared errors and the number of examples."""
         return squared_errors(outputs.logits[:, 0], batch)
 
     def distances(self, logits, teacher, batch, temperature):
-        """Returns squared differences."""
         return jnp.square(logits - teacher)[:, 0], batch["weights"]
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
@@ -307,11 +305,18 @@ class MultiLabel(TextTask):
     metrics = ("micro_f1", "macro_f1")
     settings = TextTask.settings | {"threshold": 0.5}
 
-    def names_in(self, values, spec):
-        return tables.names_in(x for each in values for x in tables.parts(*each))
+    def names_in(self, table):
+        found = table.convert(self.label, tables.LABEL, tables.parts)
+        names = tables.names_in(itertools.chain(*found))
+        if not names:
+            raise ConfigError(
+                f"{table.spec} has no label in its column {self.label!r};"
+                " multi_label needs at least one"
+            )
+        return names
 
-    def parse_labels(self, values, names):
-        return tables.class_sets(values, names, self.labels_key)
+    def parse_labels(self, table, names):
+        return tables.class_sets(table, self.label, names, self.labels_key)
 
     def loss(self, outputs, batch):
         """Returns the summed binary cross entropy in nats and the number of decisions.
@@ -331,7 +336,9 @@ class MultiLabel(TextTask):
 
     def predict(self, examples, features, logits, names) -> np.ndarray:
         """Returns int64[N, C], 1 for each predicted class."""
-        return (1 / (1 + np.exp(-logits)) > self.threshold).astype(np.int64)
+        import scipy.special  # slow to import
+
+        return (scipy.special.expit(logits) > self.threshold).astype(np.int64)
 
     def evaluate(self, examples, predicted, names):
         return metrics_lib.multi_label(predicted, examples.labels)
@@ -347,23 +354,9 @@ class MultiLabel(TextTask):
         return base.choices_with_probabilities("labels", chosen, probs_NC, names)
 
 
-def check_labels(names: Sequence[str]) -> None:
-    """Raises ConfigError if config.task.labels has a name twice."""
+def check_labels(names: Sequence[str], key: str) -> None:
     is_distinct = len(set(names)) == len(names)
-    require(is_distinct, "config.task.labels", names, "has a duplicate name")
-
-
-def _unlabelled(
-    spec: str, column: str, value: str, labels: list[str], names: tuple[str, ...]
-) -> ConfigError:
-    """Returns the error for a value that may mean that there is no label."""
-    others = tuple(name for name in names if not tables.is_unlabelled(name, ()))
-    add = f"; if {value!r} is a class, name it as well" if value else ""
-    return ConfigError(
-        f"{spec}, example {labels.index(value) + 1}, has {column}={value!r}, as"
-        f" {labels.count(value):,} of {len(labels):,} examples; to skip examples"
-        f' without a label, name the classes: --config.task.labels="{others}"{add}'
-    )
+    require(is_distinct, key, names, "has a duplicate name; rename one of the two")
 
 
 def squared_errors(scores_B: jax.Array, batch: base.Batch) -> base.SumAndCount:

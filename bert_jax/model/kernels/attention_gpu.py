@@ -101,9 +101,7 @@ def attend(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    options: Options,
-    projections: tuple[jax.Array, ...],
-    ids: tuple[jax.Array, ...],
+    options: Options, projections: tuple[jax.Array, ...], ids: tuple[jax.Array, ...]
 ) -> jax.Array:
     return _attend_forward(options, projections, ids)[0]
 

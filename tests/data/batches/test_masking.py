@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from bert_jax.data.batches import masking
+from tests.conftest import make_config
 
 MIN_P = 1e-4  # of a goodness-of-fit test; seeds are fixed
 PAD, CLS, SEP, MASK, FIRST = 0, 1, 2, 3, 4
@@ -40,12 +41,11 @@ def make_rule(max_predictions=20, vocab_size=VOCAB_SIZE, **changes):
     return dataclasses.replace(
         masking.MaskRule(
             max_predictions=max_predictions,
-            num_to_predict=np.zeros(1, np.int64),  # the caller looks it up
             mask_id=MASK,
             replace_prob=0.8,
             random_prob=0.1,
             random_ids=np.arange(vocab_size, dtype=np.int32),
-            continues_word=None,
+            continues_word_V=None,
             ngram_max=1,
         ),
         **changes,
@@ -71,14 +71,23 @@ def mask(
 
 
 def test_num_to_predict_rounds_half_to_even():
-    table = masking.num_to_predict_table(16, 16, 0.5)
-    assert table[[1, 3, 5, 7, 9]].tolist() == [1, 2, 2, 4, 4]
-    assert masking.num_to_predict_table(64, 10, 0.5).max() == 10
+    def table(most_tokens, max_predictions, rate):
+        return masking.num_to_predict(np.arange(most_tokens + 1), rate, max_predictions)
+
+    assert table(9, 16, 0.5)[[0, 1, 3, 5, 7, 9]].tolist() == [0, 1, 2, 2, 4, 4]
+    assert table(64, 10, 0.5).max() == 10
     # As a float, 0.15 is slightly below 3/20, but 10 and 30 tokens give exactly 1.5 and
     # 4.5.
     assert fractions.Fraction(0.15) < fractions.Fraction(3, 20)
-    table = masking.num_to_predict_table(128, 20, 0.15)
-    assert table[[0, 5, 10, 30, 128]].tolist() == [1, 1, 2, 4, 19]
+    assert table(128, 20, 0.15)[[5, 10, 30, 128]].tolist() == [1, 2, 4, 19]
+
+
+def test_the_rate_changes_linearly_over_the_steps_of_the_run():
+    config = make_config(data__masked_lm_prob=0.3, data__final_masked_lm_prob=0.1)
+    steps = np.array([0, 19, 25])  # of 20
+    np.testing.assert_allclose(masking.mask_rates(config, steps), [0.3, 0.1, 0.1])
+    assert masking.mask_rates(config, steps + 5)[0] == 0.3 - 0.2 * 5 / 19
+    assert (masking.mask_rates(make_config(), steps) == 0.15).all()
 
 
 # ------------------------------------------------------------------------ positions
@@ -241,7 +250,7 @@ def test_whole_words():
     ids, candidates, continues = make_words(num_rows, 32)
     counts = np.random.default_rng(1).integers(1, 7, num_rows)
     masked, positions, labels, weights = mask(
-        ids, candidates, counts, make_keys(num_rows), 7, continues_word=continues
+        ids, candidates, counts, make_keys(num_rows), 7, continues_word_V=continues
     )
     rng = np.random.default_rng(2)
     ours, theirs = np.zeros((2, 32), int), np.zeros((2, 32), int)
@@ -293,7 +302,7 @@ def test_spans(whole_words):
     ids, candidates, continues = make_words(2000, length)
     if not whole_words:
         continues = None
-    rule = make_rule(20, continues_word=continues, ngram_max=ngram_max)
+    rule = make_rule(20, continues_word_V=continues, ngram_max=ngram_max)
     keys = make_keys(2000)
     token = np.flatnonzero(candidates)
     arguments = (ids, token, candidates.sum(1)[:, None], keys[:, 0])

@@ -18,11 +18,12 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors
-from bert_jax.data.batches import masking, pairs, pipeline, step_rows, visits
+from bert_jax.data.batches import masking, pairs, pipeline, visits
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
 from tests.conftest import slow
+from tests.corpora import changed
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
 
@@ -82,9 +83,7 @@ class Made:
         self.special = {t: vocab.index(t) for t in tokenizers.SPECIAL_TOKENS}
 
     def with_streams(self, num_streams):
-        tree = json.loads(self.config.to_json())
-        tree["data"]["num_streams"] = num_streams
-        return config_lib.from_config_dict(tree)
+        return changed(self.config, "data", num_streams=num_streams)
 
     def with_phase(self, index, **changes):
         """Returns a copy with other values in one phase."""
@@ -139,16 +138,8 @@ def short_sentences(tmp_path_factory):
 
 def draw_visit(made, stream, epoch, index, phase_index):
     """Draws a visit as the pipeline does."""
-    number, shard = stream.shards[index]
-    return visits.draw(
-        made.corpus,
-        made.config,
-        made.config.phases[phase_index],
-        shard,
-        stream.rows[index],
-        (*stream.key, epoch, number),
-        epoch,
-    )
+    data, phase = made.config.data, made.config.phases[phase_index]
+    return visits.draw(made.corpus, data, phase, stream, epoch, index)
 
 
 def rows_of(batches):
@@ -233,7 +224,7 @@ def test_the_number_of_steps_made_at_once_does_not_change_batches(
     host = {"host": 1, "num_hosts": 2}
     several = four_shards.batches(20, split=split, **host)
     for tokens in (1, 3 * BATCH * LENGTH):  # one step, and 6 of half the rows or 3
-        monkeypatch.setattr(step_rows, "TOKENS_AT_A_TIME", tokens)
+        monkeypatch.setattr(visits, "TOKENS_AT_A_TIME", tokens)
         assert_equal(four_shards.batches(20, split=split, **host), several)
 
 
@@ -318,7 +309,6 @@ def test_packed_rows_are_well_formed(sixteen_shards):
     first = rows["next_sentence_positions"][row, pair]
     assert (ids[row, first] == special["[CLS]"]).all()
     assert (sequence_ids[row, first] == pair + 1).all()
-    table = masking.num_to_predict_table(48, 11, 0.15)
     masked_pair = np.take_along_axis(sequence_ids, rows["masked_lm_positions"], axis=1)
     for k in range(3):
         is_pair = sequence_ids == k + 1
@@ -329,13 +319,26 @@ def test_packed_rows_are_well_formed(sixteen_shards):
         np.testing.assert_array_equal(position, expected)
         count = ((masked_pair == k + 1) & (rows["masked_lm_weights"] > 0)).sum(1)
         length = is_pair.sum(1)
-        wanted = np.minimum(table[length], length - 3)
+        wanted = np.minimum(masking.num_to_predict(length, 0.15, 11), length - 3)
         np.testing.assert_array_equal(count[has], wanted[has])
     text = (sequence_ids > 0).mean()
     assert text > 0.9
     unpacked = sixteen_shards.with_phase(1, max_sequences_per_row=1)
     alone = rows_of(unpacked.batches(30, phase_index=1))["sequence_ids"]
     assert text > (alone > 0).mean() + 0.05
+
+
+def test_the_rate_of_masks_is_that_of_the_step(four_shards):
+    """Phase 1 has steps 10 to 19 of the run; several are made at a time."""
+    made = four_shards.with_phase(0, max_predictions=16)
+    made = made.with_phase(1, max_predictions=32)
+    rates = {"masked_lm_prob": 0.1, "final_masked_lm_prob": 0.5}
+    made.config = changed(made.config, "data", **rates)
+    for step, rows in enumerate(made.batches(8, first_step=2, phase_index=1), 2):
+        lengths = rows["sequence_ids"].sum(1)
+        rate = 0.1 + 0.4 * (10 + step) / 19
+        wanted = np.minimum(np.rint(lengths * rate), lengths - 3)
+        np.testing.assert_array_equal(rows["masked_lm_weights"].sum(1), wanted)
 
 
 def test_rows_of_one_segment(tmp_path):
@@ -367,21 +370,18 @@ def test_masks_follow_the_config(four_shards):
             "mask_random_special": False,
         },
     ):
-        tree = json.loads(four_shards.config.to_json())
-        tree["data"] |= changes
         made = copy.copy(four_shards)
-        made.config = config_lib.from_config_dict(tree)
+        made.config = changed(made.config, "data", **changes)
         rows = rows_of(made.batches(5))
         np.testing.assert_array_equal(unmasked(rows), unmasked(plain))
         same_places = (
             rows["masked_lm_positions"] == plain["masked_lm_positions"]
         ).mean()
-        if "whole_word_mask" in changes:  # every word of this corpus is one piece
-            assert same_places == 1.0
-        elif "mask_ngram_max" in changes:
+        if "mask_ngram_max" in changes:
             assert same_places < 0.7
-        else:
+        else:  # every word of this corpus is one piece
             assert same_places == 1.0
+        if "mask_replace_prob" in changes:
             assert not (rows["input_ids"] == made.special["[MASK]"]).any()
 
 

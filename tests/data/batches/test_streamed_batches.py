@@ -82,7 +82,7 @@ def test_batches_do_not_depend_on_the_number_of_hosts(config, num_hosts):
 @pytest.mark.slow
 def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):  # noqa: F811
     corpus = build.find_corpus(config)
-    assert corpus.stream.num_workers == corpus.num_loading == 2
+    assert corpus.stream.num_workers == 2
     monkeypatch.setattr(streamed, "BYTES_PER_WORKER", 2**22)
     for step in STEPS:
         assert_equal(batches(config, step, 3, corpus=corpus), batches(config, step, 3))

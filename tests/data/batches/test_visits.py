@@ -114,7 +114,8 @@ def test_a_visit_has_num_rows_rows_and_mask_keys(tmp_path):
     shard, phase = corpus.shards["train"][0], config.phases[0]
     num_special = 2 + phase.sequence_length
     for num_rows in (3, 40, 200):
-        visit = visits.draw(corpus, config, phase, shard, num_rows, (1, 2), epoch=5)
+        stream = visits.Stream(0, ((0, shard),), (num_rows,), (1, 0, 0))
+        visit = visits.draw(corpus, config.data, phase, stream, epoch=5, index=0)
         assert (visit.epoch, visit.shard) == (5, shard.file)
         assert visit.pairs_RK5.shape == (num_rows, phase.max_sequences_per_row, 5)
         assert visit.keys_R2.shape == (num_rows, 2)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -18,24 +19,20 @@ from pyarrow import parquet
 
 from bert_jax import storage
 from bert_jax.data.batches import visits
-from bert_jax.data.corpus import (
-    build,
-    corpus,
-    input_groups,
-    keyed,
-    sorted_runs,
-)
+from bert_jax.data.corpus import build, corpus, input_groups, keyed, sorted_runs
 from bert_jax.data.sources import sources
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import training
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from tests import fake_hub
 from tests.conftest import slow
 from tests.corpora import (
     WORDS,
     all_text,
     changed,
+    elsewhere,
     files,
+    interrupt,
     make_config,
     make_documents,
     places,
@@ -58,11 +55,6 @@ def source(tmp_path):
     config = make_config(tmp_path)
     write_source(config, documents)
     return config, documents
-
-
-def elsewhere(config, name):
-    directory = os.path.join(os.path.dirname(config.data.corpus_dir), name)
-    return changed(config, "data", corpus_dir=directory)
 
 
 def trains(config, vocab_size=90):
@@ -141,16 +133,45 @@ def test_a_corpus_among_its_own_text_is_an_error(source):
     assert files(directory) == before
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_files_of_the_corpus_are_not_its_text(source, monkeypatch, stream):
+    """The pattern matches text.txt, and vocab.txt of a killed call or of an index."""
+    one = {"num_shards": 1, "num_streams": 1, "stream": stream}
+    config = changed(trains(source[0]), "data", **one)
+    spec = f"text:{os.path.dirname(config.data.corpus_dir)}/**/*[tb].txt"
+    around = changed(config, "data", sources=(spec,))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build.writer.lease, "confirm_all", interrupt)
+        build.prepare(around, 1)
+    found = shards_of(around)
+    build.find_corpus(around)
+    assert found == shards_of(elsewhere(config))
+
+
+@pytest.mark.parametrize("name", ["config.json", "checkpoints", "finetune.json"])
+def test_a_corpus_in_a_model_or_a_workdir_is_an_error(source, name):
+    config, _ = source
+    directory = pathlib.Path(config.data.corpus_dir)
+    (directory / name).mkdir(parents=True)
+    with pytest.raises(
+        ConfigError, match=f"^config.data.corpus_dir=.* has {name}, like"
+    ):
+        build.prepare(config)
+    assert [path.name for path in directory.iterdir()] == [name]
+
+
 def test_preparing_an_existing_corpus_does_nothing(source, capsys):
     config, _ = source
     first = build.prepare(config)
-    before = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
+
+    def times():
+        made = os.scandir(config.data.corpus_dir)
+        return {file.name: file.stat().st_mtime_ns for file in made}
+
+    before = times()
     os.remove(config.data.sources[0].removeprefix("text:"))  # not even read
     assert build.prepare(config) == first
-    after = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
-    assert {k: v.st_mtime_ns for k, v in after.items()} == {
-        k: v.st_mtime_ns for k, v in before.items()
-    }
+    assert times() == before
     assert "already prepared" in capsys.readouterr().out
 
 
@@ -186,14 +207,9 @@ def killed_at(monkeypatch, config, count):
 
 def interrupted(monkeypatch, config, *args):
     """Prepares a corpus until all shards are written."""
-
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build.writer, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build.prepare(config, 1, *args)
+        build.prepare(config, 1, *args)
 
 
 def encoded_batches(monkeypatch, config):
@@ -243,9 +259,9 @@ def parts_read(monkeypatch, config):
     parts = []
     read = Parquet.read
 
-    def noted(self, path, part, data_config, counts):
+    def noted(self, path, part, reading):
         parts.append(part)
-        return read(self, path, part, data_config, counts)
+        return read(self, path, part, reading)
 
     with monkeypatch.context() as patch:
         patch.setattr(Parquet, "read", noted)
@@ -295,9 +311,7 @@ def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
         repository.commit({"train.parquet": one_parquet_file(documents[:50], 10)})
         build.prepare(config, 1)
         assert f"resuming with {commit}" in capsys.readouterr().out
-    manifest = json.loads(
-        open(os.path.join(config.data.corpus_dir, "manifest.json")).read()
-    )
+    manifest = json.loads(files(config.data.corpus_dir)["manifest.json"])
     assert manifest["hub_commits"] == {"hf:owner/name": commit}
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot/train.parquet").write_bytes(content)
@@ -310,14 +324,9 @@ def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
 
 def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     config, _ = source
-
-    def killed(*args):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build.work_directory, "remove", killed)
-        with pytest.raises(Killed):
-            build.prepare(config)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build.work_directory, "remove", interrupt)
+        build.prepare(config)
     assert "unfinished" in os.listdir(config.data.corpus_dir)
     assert encoded_batches(monkeypatch, config) == []
     assert "unfinished" not in files(config.data.corpus_dir)
@@ -346,30 +355,22 @@ def test_finished_shards_are_kept_without_the_scratch_directory(
     assert os.path.samestat(os.stat(first), finished)
 
 
-CHANGES = {
-    "text": lambda config: write_source(config, make_documents(120, seed=5)),
-    "touched": lambda config: os.utime(config.data.sources[0].removeprefix("text:")),
-    "weights": lambda config: changed(config, "data", source_weights=(2.0,)),
-    "vocabulary": lambda config: trains(config),
-}
-
-
 @pytest.mark.parametrize(
-    ("name", "count"),
+    "change, count",
     [
-        ("vocabulary", -3),
-        slow("text", 9),
-        slow("touched", -3),
-        slow("weights", -3),
+        (trains, -3),
+        slow(lambda x: write_source(x, make_documents(120, seed=5)), 9),
+        slow(lambda x: os.utime(x.data.sources[0].removeprefix("text:")), -3),
+        slow(lambda x: changed(x, "data", source_weights=(2.0,)), -3),
     ],
 )
-def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
+def test_work_for_other_inputs_is_not_reused(source, monkeypatch, change, count):
     """The process is killed while runs are written, and after the first shards."""
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
     assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 5))
     time.sleep(0.01)  # the resolution of modification times
-    config = CHANGES[name](config) or config
+    config = change(config) or config
     assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
@@ -491,6 +492,7 @@ def fails_at_once(config, message):
 def test_an_error_before_any_text_is_read_leaves_nothing(source):
     config, _ = source
     fails_at_once(changed(config, "tokenizer", vocab_file="/nowhere"), "is not a file")
+    fails_at_once(elsewhere(config, "caf\udce9"), "udce9' is not UTF-8; give another")
     config = changed(config, "data", sources=("text:/nowhere/*.txt",))
     fails_at_once(config, "no file matches")
 
@@ -559,12 +561,6 @@ def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
     assert manifest["cleaning"] == {"lines_repaired": 1}
 
 
-BAD_SETTINGS = {
-    "num_shards": ({"num_shards": 500, "num_streams": 1}, "num_shards=500 leaves"),
-    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 holds out none of 1"),
-}
-
-
 @pytest.mark.slow
 def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
@@ -578,26 +574,22 @@ def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatc
     check_resumes(config, monkeypatch, 1)
 
 
-@pytest.mark.parametrize("name", BAD_SETTINGS)
+@pytest.mark.parametrize(
+    "values, max_bytes, message",
+    [
+        ({"num_shards": 500, "num_streams": 1}, 2**20, "num_shards=500 leaves"),
+        ({"validation_fraction": 1e-6}, 2**20, "fraction=1e-06 holds out none of 1"),
+        ({}, 1000, r"/train-\d+-of-00002 would .*num_shards by at least \d\.\d"),
+    ],
+)
 def test_an_invalid_setting_is_an_error_before_any_shard_is_written(
-    source, monkeypatch, name
+    source, monkeypatch, values, max_bytes, message
 ):
     config, _ = source
-    values, message = BAD_SETTINGS[name]
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
+        patch.setattr(keyed, "MAX_SHARD_BYTES", max_bytes)
         check_fails(changed(config, "data", **values), message)
-    check_resumes(config, monkeypatch, 0)
-
-
-def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monkeypatch):
-    config, _ = source
-    with monkeypatch.context() as patch:
-        patch.setattr(build, "_write_shards", None)
-        patch.setattr(keyed, "MAX_SHARD_BYTES", 1000)
-        check_fails(
-            config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
-        )
     check_resumes(config, monkeypatch, 0)
 
 
@@ -630,6 +622,24 @@ def test_shards_of_other_settings_are_written_again(source, monkeypatch):
     interrupted(monkeypatch, config)
     for path, data in kept.items():  # by a process that has lost its lease
         storage.write(path, data)
+    assert made(config) == made(elsewhere(config, "straight"))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 50, None])
+@pytest.mark.parametrize(
+    "pattern", ["unfinished/shards/train-*", "train-*", "unfinished/runs/run-*"]
+)
+def test_damaged_work_is_written_again_or_named(source, monkeypatch, pattern, kept):
+    """A power failure leaves parts of files; a damaged result may still be JSON."""
+    config, _ = source
+    interrupted(monkeypatch, config)
+    file = min(pathlib.Path(config.data.corpus_dir).glob(pattern))
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"1", b"12") + b"3" if kept is None else data[:kept])
+    if "run-" in pattern:
+        with pytest.raises(CorruptError, match=f"{file} is corrupt; remove it"):
+            build.prepare(config, 1)
+        file.unlink()
     assert made(config) == made(elsewhere(config, "straight"))
 
 

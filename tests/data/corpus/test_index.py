@@ -3,7 +3,9 @@
 import collections
 import gzip
 import json
+import pathlib
 import re
+import shutil
 
 import pyarrow
 import pytest
@@ -11,9 +13,17 @@ from pyarrow import parquet
 
 from bert_jax.data.corpus import build, index
 from bert_jax.data.sources import lines, sources
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from tests.conftest import make_config as model_config
-from tests.corpora import changed, files, make_config, make_documents
+from tests.corpora import (
+    changed,
+    elsewhere,
+    files,
+    interrupt,
+    make_config,
+    make_documents,
+    write_documents,
+)
 from tests.data.corpus.test_streamed import fails, make, write_jsonl
 
 NUM_SHARDS = 4
@@ -40,10 +50,6 @@ def indexed(monkeypatch):
 
     monkeypatch.setattr(index.ShardIndexer, "__call__", noted)
     return found
-
-
-def elsewhere(config):
-    return changed(config, "data", corpus_dir=config.data.corpus_dir + "_2")
 
 
 def test_a_killed_call_resumes(config, indexed, monkeypatch):
@@ -75,10 +81,9 @@ def test_a_killed_call_resumes_with_another_number_of_shards(
         (tmp_path / f"{i}.jsonl.gz").write_bytes(data)
     sources = (f"jsonl:{tmp_path}/*.gz#text",)
     five = changed(config, "data", sources=sources, num_shards=5, num_streams=1)
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build.writer, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            make(five)
+        make(five)
     indexed.clear()
     four = changed(five, "data", num_shards=4)
     found = make(four)
@@ -91,8 +96,16 @@ def test_a_killed_call_resumes_with_another_number_of_shards(
     assert files(four.data.corpus_dir) == files(elsewhere(four).data.corpus_dir)
 
 
-def interrupt(*args):
-    raise KeyboardInterrupt
+def test_a_damaged_entry_of_a_killed_call_is_named(config, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(build.writer, "finish", interrupt)
+        make(config)
+    runs = pathlib.Path(config.data.corpus_dir) / "unfinished/runs"
+    min(runs.glob("[!s]*.json")).write_bytes(b"")
+    with pytest.raises(CorruptError, match=f"is corrupt; remove {runs}, and rerun"):
+        make(config)
+    shutil.rmtree(runs)
+    make(config)
 
 
 def test_too_large_a_shard_is_an_error_before_it_is_read_to_the_end(
@@ -139,13 +152,19 @@ def test_bad_lines_are_reported_together_and_only_their_shards_are_repeated(
 
 def test_errors_name_the_key(config, tmp_path):
     (tmp_path / "a.txt").write_text("\n\n")
-    whole = (f"text:{tmp_path}/a.txt",)
-    few = changed(config, "data", sources=whole)
-    fails(few, "num_shards=4, but", "1 part(s)", do=make)
-    more = (*config.data.sources, *whole)
-    fails(changed(config, "data", sources=more), "no text in", "a.txt", do=make)
-    more = (*config.data.sources, "embedded:")
-    fails(changed(config, "data", sources=more), "stream=True needs files", do=make)
+    schema = pyarrow.schema([("text", pyarrow.string())])
+    parquet.ParquetWriter(tmp_path / "a.parquet", schema).close()  # no row group
+    for i, count in enumerate((900, 1, 1, 1)):
+        write_documents(tmp_path / f"b{i}.txt", make_documents(count, seed=i))
+    jsonl, text = config.data.sources, f"text:{tmp_path}/"
+    for specs, *words in (
+        ((text + "a.txt",), "num_shards=4, but", "1 part(s)"),
+        ((f"parquet:{tmp_path}/a.parquet",), "num_shards=4, but", "1 part(s)"),
+        ((text + "b*.txt",), "set config.data.num_shards=2 and"),
+        ((*jsonl, text + "a.txt"), "no text in", "a.txt"),
+        ((*jsonl, "embedded:"), "stream=True needs files"),
+    ):
+        fails(changed(config, "data", sources=specs), *words, do=make)
 
 
 # ------------------------------------------------------------------------- units
@@ -217,7 +236,7 @@ def test_errors_of_a_row_group_name_the_row_of_the_file(formats):
     text = pyarrow.Array.from_buffers(pyarrow.string(), 26, values.buffers())
     parquet.write_table(pyarrow.table({"text": text}), path, row_group_size=10)
     spec = f"parquet:{path}#text"
-    with pytest.raises(ConfigError, match=r"bad.parquet:26 is not UTF-8"):
+    with pytest.raises(ConfigError, match=r"parquet:26 is not .* convert its text"):
         read(spec, [index.Unit(0, str(path), (2, 3))])
 
 

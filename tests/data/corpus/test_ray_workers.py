@@ -14,7 +14,15 @@ from bert_jax import storage
 from bert_jax.data.corpus import build, ray_workers
 from bert_jax.errors import ConfigError, CorruptError
 from tests.commands import run, small_run, start, write_text
-from tests.corpora import changed, files, make_config, make_documents, write_documents
+from tests.corpora import (
+    changed,
+    elsewhere,
+    files,
+    interrupt,
+    make_config,
+    make_documents,
+    write_documents,
+)
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 ray = pytest.importorskip("ray")
@@ -63,10 +71,6 @@ def config(tmp_path):
         write_documents(tmp_path / name, documents[60 * number : 60 * number + 80])
     specs = f"text:{tmp_path}/many-*.txt", f"text:{tmp_path}/b.txt"
     return make_config(tmp_path, sources=specs, source_weights=(0.5, 2.5))
-
-
-def elsewhere(config, **values):
-    return changed(config, "data", corpus_dir=config.data.corpus_dir + "_2", **values)
 
 
 def made(task):
@@ -201,7 +205,7 @@ def test_text_and_corpus_in_a_bucket(cluster, config, bucket, tmp_path, monkeypa
     monkeypatch.setattr(build, "RUN_BYTES", 2000)
     remote = changed(config, "data", corpus_dir=f"{bucket}/corpus")
     with monkeypatch.context() as patch:
-        patch.setattr(build.writer, "finish", kill)
+        patch.setattr(build.writer, "finish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             build.prepare(remote, ray_address=cluster.address)
     before = modified(f"{bucket}/corpus")
@@ -213,10 +217,6 @@ def test_text_and_corpus_in_a_bucket(cluster, config, bucket, tmp_path, monkeypa
     }
     found = {name: storage.read(f"{bucket}/corpus/{name}") for name in after}
     assert found == files(config.data.corpus_dir)
-
-
-def kill(*args):
-    raise KeyboardInterrupt
 
 
 def modified(directory):

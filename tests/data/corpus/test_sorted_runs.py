@@ -2,14 +2,13 @@
 
 import collections
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from bert_jax.data.corpus import encoding, keyed, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
+from tests.commands import run_code
 from tests.corpora import make_config, make_documents, raw, shard_of
 from tests.data.corpus.test_keyed import to_entries
 
@@ -99,14 +98,6 @@ def test_a_piece_holds_the_documents_of_a_key_range(run):
     assert totals[:, 3].sum() == 0
 
 
-def test_a_truncated_run_is_an_error(run):
-    _, _, found = run
-    os.truncate(found.path, os.path.getsize(found.path) - 1)
-    end = sorted_runs.positions(found.records(), np.array([], np.uint64))
-    with pytest.raises(EOFError, match="truncated"):
-        found.read(*end)
-
-
 def test_runs_of_other_groups_are_removed(run, tmp_path):
     _, _, found = run
     assert found.path == sorted_runs.run_path(str(tmp_path), "g-000007")
@@ -124,7 +115,5 @@ def test_the_worker_imports_neither_tensorflow_nor_jax():
         "import sys, bert_jax.data.corpus.sorted_runs;"
         " print({'tensorflow', 'jax'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
-    )
+    done = run_code(program)
     assert done.stdout == "set()\n", done.stdout + done.stderr

@@ -36,6 +36,12 @@ def add(corpus_dir, work, made_for, *names, shards=()):
         touch(corpus_dir, name)
 
 
+def refused(message, *arguments):
+    with pytest.raises(ConfigError, match=message):
+        with work_directory.opened(*arguments):
+            pass
+
+
 def touch(directory, name):
     with open(os.path.join(directory, name), "w") as file:
         file.write(name)
@@ -73,18 +79,14 @@ def test_content_that_fits_other_settings_is_kept(corpus_dir):
 def test_shards_of_other_work_are_not_touched(corpus_dir):
     os.mkdir(corpus_dir)
     touch(corpus_dir, SHARD)
-    with pytest.raises(ConfigError, match=f"corpus_dir=.*has {SHARD} but no manifest"):
-        with work_directory.opened(corpus_dir):
-            pass
+    refused(f"corpus_dir=.*has {SHARD} but no manifest", corpus_dir)
     assert os.listdir(corpus_dir) == [SHARD]
 
 
 def test_only_one_process_at_a_time(corpus_dir):
     with work_directory.opened(corpus_dir) as work:
         add(corpus_dir, work, {}, "run-0")
-        with pytest.raises(ConfigError, match="being prepared by another process"):
-            with work_directory.opened(corpus_dir):
-                pass
+        refused("being prepared by another process", corpus_dir)
         assert own_files(work) == ["run-0"]
     with work_directory.opened(corpus_dir) as work:
         assert own_files(work) == ["run-0"]
@@ -103,9 +105,7 @@ def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
         makedirs(*args, **kwargs)
 
     monkeypatch.setattr(os, "makedirs", finished_meanwhile)
-    with pytest.raises(ConfigError, match="has just been prepared by another process"):
-        with work_directory.opened(corpus_dir):
-            pass
+    refused("has just been prepared by another process", corpus_dir)
     assert sorted(os.listdir(corpus_dir)) == ["manifest.json", SHARD]
 
 
@@ -128,9 +128,7 @@ def test_a_directory_that_cannot_be_made(corpus_dir, tmp_path):
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "here")
     for arguments, key in (((path,), "corpus_dir="), ((corpus_dir, path), "--scratch")):
-        with pytest.raises(ConfigError, match=f"{key}.*/file/here.* is not writable"):
-            with work_directory.opened(*arguments):
-                pass
+        refused(f"{key}.*/file/here.* is not writable", *arguments)
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -188,9 +186,7 @@ def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
     host = next(hosts)
     with pytest.raises(KeyError), work_directory.opened(url):
         host = next(hosts)
-        with pytest.raises(ConfigError, match="is being prepared by process .* on "):
-            with work_directory.opened(url):
-                pass
+        refused("is being prepared by process .* on ", url)
         raise KeyError
     with work_directory.opened(url):  # a host that fails releases the lock
         assert sorted(storage.names(url)) == ["lock", "unfinished"]
@@ -212,9 +208,7 @@ def test_the_scratch_directory_of_a_network_file_system_is_local(
         assert os.path.dirname(work) == str(temporary)
         add(corpus_dir, work, {})
         assert own_files(work) == ["run-0"]
-        with pytest.raises(ConfigError, match="being prepared by another process"):
-            with work_directory.opened(corpus_dir):
-                pass
+        refused("being prepared by another process", corpus_dir)
     work_directory.remove(corpus_dir)
     assert os.listdir(corpus_dir) == [SHARD] and os.listdir(temporary) == []
 
@@ -259,14 +253,10 @@ def test_no_directory_that_a_file_names_is_removed(corpus_dir, precious):
 def test_work_is_neither_in_nor_behind_a_link(corpus_dir, precious):
     leave(corpus_dir, {}, "run-0")
     os.symlink(precious, f"{corpus_dir}/unfinished/shards")
-    with pytest.raises(ConfigError, match="unfinished/shards is a link; remove .*/unf"):
-        with work_directory.opened(corpus_dir):
-            pass
+    refused("unfinished/shards is a link; remove .*/unf", corpus_dir)
     shutil.rmtree(f"{corpus_dir}/unfinished")
     os.symlink(precious, f"{corpus_dir}/unfinished")
-    with pytest.raises(ConfigError, match="/unfinished is a link; remove it"):
-        with work_directory.opened(corpus_dir):
-            pass
+    refused("/unfinished is a link; remove it", corpus_dir)
     work_directory.remove(corpus_dir)
     os.remove(f"{corpus_dir}/unfinished")  # as the message says
     with work_directory.opened(corpus_dir):
@@ -304,10 +294,8 @@ def private(temporary):
     return work
 
 
-def refused(message):
-    with pytest.raises(ConfigError, match=message):
-        with work_directory.opened(URL):
-            pass
+def not_used(message):
+    refused(message, URL)
     work_directory.remove(URL)
 
 
@@ -318,20 +306,20 @@ def test_a_private_directory_of_another_user_is_neither_used_nor_removed(
     path = lambda *_: private  # noqa: E731, as another user would have named it
     monkeypatch.setattr(work_directory, "_scratch_path", path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    refused(f"{private} belongs to another user; remove it")
+    not_used(f"{private} belongs to another user; remove it")
     assert own_files(private) == ["run-0"]
 
 
 def test_a_private_directory_without_its_mark_is_not_used(private, precious):
     os.symlink(precious, private)
-    refused(f"{private} is a link; remove it")
+    not_used(f"{private} is a link; remove it")
     os.remove(private)
     shutil.copytree(precious, private)
     os.chmod(private, 0o700)
-    refused(f"{private} has other files than work on {URL}; remove it")
+    not_used(f"{private} has other files than work on {URL}; remove it")
     with open(f"{private}/work.json", "w") as file:
         json.dump({"corpus": "/another/corpus", "id": "0"}, file)
-    refused(f"{private} has other files than work on {URL}; remove it")
+    not_used(f"{private} has other files than work on {URL}; remove it")
     assert sorted(os.listdir(private)) == ["thesis.txt", "work.json"]
 
 
@@ -351,26 +339,20 @@ tmpfs /twice tmpfs rw 0 0
 """.lstrip()
 
 
-@pytest.mark.parametrize(
-    "path, expected",
-    [
-        ("/", False),
-        ("/data/corpus", False),
-        ("/mnt/lustre", True),
-        ("/mnt/lustre/corpora/base", True),
-        ("/mnt/lustre2/corpora", False),
-        ("/mnt/bucket/corpus", True),
-        ("/mnt/bucket/local/corpus", False),
-        ("/home/user/corpus", True),
-        ("/mnt/two words/corpus", True),
-        ("/var/lib/corpus", False),
-        ("/twice/corpus", False),
-    ],
-)
-def test_network_and_fuse_mounts(tmp_path, monkeypatch, path, expected):
+NETWORKED = {
+    *("/mnt/lustre", "/mnt/lustre/corpora/base", "/mnt/bucket/corpus"),
+    *("/home/user/corpus", "/mnt/two words/corpus"),
+}
+LOCAL = {
+    *("/", "/data/corpus", "/mnt/lustre2/corpora", "/mnt/bucket/local/corpus"),
+    *("/var/lib/corpus", "/twice/corpus"),
+}
+
+
+def test_network_and_fuse_mounts(tmp_path, monkeypatch):
     """psutil reads MOUNTS instead of the mounts of this machine."""
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mounts").write_text(MOUNTS)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
     monkeypatch.setattr(os.path, "realpath", lambda path: path)
-    assert work_directory.is_networked(path) is expected
+    assert set(filter(work_directory.is_networked, NETWORKED | LOCAL)) == NETWORKED

@@ -69,10 +69,21 @@ def return_item(item):
     return item
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_failing_task_ends_the_work(num_workers):
-    with pytest.raises(ConfigError, match="^three is too many$"):
-        list(workers.run(made, (fail_at_three,), range(1000), num_workers))
+def kill_itself(item):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "task, num_workers, message",
+    [
+        (fail_at_three, 1, "^three is too many$"),
+        (fail_at_three, 2, "^three is too many$"),
+        (kill_itself, 2, "worker process was killed.* fewer --workers"),
+    ],
+)
+def test_a_failing_task_ends_the_work(task, num_workers, message):
+    with pytest.raises(ConfigError, match=message):
+        list(workers.run(made, (task,), range(1000), num_workers))
 
 
 def touch_slowly(path):

@@ -14,7 +14,6 @@ from pyarrow import parquet
 from bert_jax import storage
 from bert_jax.data.sources import hub_datasets, sources
 from bert_jax.errors import ConfigError
-from tests import fake_hub
 from tests.conftest import make_config
 
 TEXTS = [f"Text {i} is first.\nIt has number {i}." for i in range(100)]
@@ -34,13 +33,6 @@ FILES = {
     "data/train-00001-of-00002.parquet": table(TEXTS[60:]),
     "data/test-00000-of-00001.parquet": table(TEXTS[:3]),
 }
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with fake_hub.Hub() as found:
-        found.use(monkeypatch)
-        yield found
 
 
 def documents(spec):
@@ -225,11 +217,7 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
 
 @pytest.mark.parametrize(
     "data_files",
-    [
-        b"[{split: train}]",
-        b"[{split: train, path: train.parquet}, test.parquet]",
-        b"1",
-    ],
+    [b"[{split: train}]", b"[{split: train, path: train.parquet}, test.parquet]", b"1"],
 )
 def test_incomplete_metadata_is_an_error_if_its_config_is_read(tmp_path, data_files):
     card = b"---\nconfigs:\n- config_name: en\n  data_files: %s\n" % data_files

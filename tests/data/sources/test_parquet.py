@@ -36,8 +36,7 @@ def expected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("codec", "rows"),
-    [("none", 1), ("snappy", 100), ("zstd", 100), ("gzip", 10_000)],
+    ("codec", "rows"), [("none", 1), ("snappy", 100), ("zstd", 100), ("gzip", 10_000)]
 )
 def test_documents_equal_those_of_json_lines(tmp_path, expected, codec, rows):
     columns = {"id": range(len(TEXTS)), "text": TEXTS}

@@ -233,8 +233,7 @@ def test_training_twice_gives_the_same_bytes(kind, tokenizer):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "size, message",
-    [(5000, "set it to \\d+ or less"), (12, "no room for the .*; set")],
+    "size, message", [(5000, "set it to \\d+ or less"), (12, "no room for the .*; set")]
 )
 def test_a_size_that_does_not_fit_the_text(kind, size, message):
     config = make_config(kind, vocab_size=size)

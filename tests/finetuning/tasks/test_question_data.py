@@ -315,6 +315,11 @@ def test_a_table_with_the_same_columns(tmp_path):
     assert inferred.questions == found.questions and inferred.has_impossible
     path.write_text(json.dumps(rows[1]))  # a test set, which hides all answers
     assert not question_data.read(f"jsonl:{path}").has_impossible
+    del rows[1]["answers"]
+    path.write_text(json.dumps(rows[1]))
+    with pytest.raises(ConfigError, match="has no column 'answers'"):
+        question_data.read(f"jsonl:{path}")
+    assert len(question_data.read(f"jsonl:{path}", role="test").questions) == 1
     row = '{"id": "1", "question": "What?", "context": "x", "answers": %s}'
     for answers in ('{"text": ["a", "b"], "answer_start": [1]}', '["a"]'):
         path.write_text(row % answers)

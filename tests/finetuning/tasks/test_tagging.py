@@ -40,21 +40,21 @@ def test_truncated_words_are_counted_and_predicted_as_o(names):
     features = tagging.from_sentences(sentences, names, TOKENIZER, 5, "labels")
     assert "labels" not in features.batch(np.arange(3))  # without tags
     assert features.num_cut == 3  # ".", "old", "riverside"
-    found = features.word_classes(np.arange(3), np.full((3, 5), 2))
+    found = features.word_classes(np.full((3, 5), 2))
     assert [x.tolist() for x in found] == [[2, 2, o, o], [2], [2, 2, 2, o, o]]
 
 
 def test_word_classes_are_restored_from_token_classes():
     features = tagging.from_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
     labels_BT = features.batch(np.arange(3))["labels"]
-    found = features.word_classes(np.array([2, 0]), labels_BT[[2, 0]])
+    found = features.word_classes(labels_BT)
     expected = SENTENCES.classes(NAMES, "labels")
     expected[0][2] = 0  # the tokenizer drops this word, so it has no token
-    assert [x.tolist() for x in found] == [expected[2].tolist(), expected[0].tolist()]
+    assert [x.tolist() for x in found] == [x.tolist() for x in expected]
 
 
-def read(path, words="tokens", tags="ner", *, has_tags=True):
-    return tagging.read(f"conll:{path}", words, tags, has_tags=has_tags)
+def read(path, words="tokens", tags="ner", role="train", header=()):
+    return tagging.read(f"conll:{path}", words, tags, role, header)
 
 
 SCHEMES = {
@@ -114,7 +114,9 @@ def test_the_columns_of_words_and_tags_may_be_numbers(tmp_path):
     assert read(path, "2").tags == [["O", "O"], ["B-ORG"]]
     path.write_text("1\tDer\n2\tHund\n")
     for tags in ("3", ""):
-        assert read(path, "2", tags, has_tags=False).tags is None
+        assert read(path, "2", tags, "test").tags is None
+    path.write_text("# text = der Hund\n1\tDer\tO\t_\tx\n2\tHund\tB-A\t_\tx\n")
+    assert read(path, "2", "3").words == [["Der", "Hund"]]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,7 @@ def test_the_columns_of_words_and_tags_may_be_numbers(tmp_path):
         (GERMAN, {"words": "5"}, "config.task.words=5 in .*a.conll: it has 4 columns"),
         (GERMAN, {"words": "2", "tags": "0"}, "config.task.tags=0 in .* 4 columns"),
         ("a\nb\n", {"tags": "2"}, "config.task.tags=2 in .*: it has 1 columns"),
+        ("a O\n", {"header": ("a", "b")}, r"csv: or tsv: file; .* config.data.header="),
     ],
 )
 def test_invalid_files_and_columns_are_errors(text, columns, message, tmp_path):
@@ -154,25 +157,28 @@ def test_tables_have_list_valued_columns(tmp_path):
         '{"tokens": ["EU", "rejects"], "ner": ["S-ORG", "O"]}\n'
         '{"tokens": [], "ner": []}\n'
     )
-    found = tagging.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)
+    found = tagging.read(f"jsonl:{path}", "tokens", "ner", "train")
     assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
     assert found.num_empty == 1
     csv = tmp_path / "a.csv"
     csv.write_text('tokens,ner\n"[\'EU\', \'rejects\']","[""S-ORG"", ""O""]"\n[],[]')
-    of_csv = tagging.read(f"csv:{csv}", "tokens", "ner", has_tags=True)
-    assert (of_csv.words, of_csv.tags) == (found.words, found.tags)
-    assert tagging.read(f"jsonl:{path}", "tokens", "x", has_tags=False).tags is None
+    other = tmp_path / "without_names.csv"
+    other.write_text(csv.read_text().partition("\n")[2])
+    for file, header in ((csv, ()), (other, ("tokens", "ner"))):
+        of_csv = tagging.read(f"csv:{file}", "tokens", "ner", "train", header)
+        assert (of_csv.words, of_csv.tags) == (found.words, found.tags)
+    assert tagging.read(f"jsonl:{path}", "tokens", "x", "test").tags is None
     for line, message in (
         ('{"words": ["a"]}', "^config.task.words='tokens': .* has no column 'tokens'"),
         ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words but 0 tags"),
         ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the invalid tag 'PER'"),
-        ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is not a list"),
-        ('{"tokens": ["a", null], "ner": []}', "'a', None. is not a list"),
+        ('{"tokens": "a b", "ner": ["O"]}', "1, has 'a b' in 'tokens', which is"),
+        ('{"tokens": ["a", null], "ner": []}', "'a', None. in 'tokens', which"),
         ('{"tokens": [], "ner": []}', "has no sentences"),
     ):
         path.write_text(line)
         with pytest.raises(ConfigError, match=message):
-            tagging.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)
+            tagging.read(f"jsonl:{path}", "tokens", "ner", "train")
 
 
 def test_predictions_are_written_for_conlleval(tmp_path):

@@ -36,7 +36,7 @@ def parse(table, kind="classification", role="train", names=(), **keys):
 
 def names_in(values, kind="classification", spec="tsv:a"):
     table = Table(spec, {"c": values})
-    return tuned.make_task(kind, label="c").names_in(table.located("c", ""), spec)
+    return tuned.make_task(kind, label="c").names_in(table)
 
 
 def test_single_texts_and_pairs():
@@ -59,10 +59,11 @@ def test_class_names_are_those_of_the_training_set():
         ("score", "regression", ("score",)),
         ("kinds", "multi_label", ("0", "1")),
     ):
-        values = TABLE.located(label, "")
-        assert tuned.make_task(kind, label=label).names_in(values, "") == names
+        assert tuned.make_task(kind, label=label).names_in(TABLE) == names
     assert names_in(["1", "-1", "1"]) == ("-1", "1")
     assert names_in([["b", ""], None, "a,", "['c']"], "multi_label") == tuple("abc")
+    with pytest.raises(ConfigError, match="^tsv:a has no label in its column 'c';"):
+        names_in(["", None], "multi_label")
 
 
 @pytest.mark.parametrize(
@@ -108,15 +109,9 @@ def test_examples_without_a_label_are_dropped_and_counted():
         ({"label": "grade"}, "^config.task.label='grade': .* has no column"),
         ({"label": "gold"}, "'yes' in the column of config.task.label;"),
         ({"role": "test", "index": "kinds"}, "'0,1' in the column of config.task.ind"),
-        (
-            {"text": ("list",)},
-            "example 2, has .* in a column of config.task.text",
-        ),
+        ({"text": ("list",)}, "example 2, has .* in a column of config.task.text"),
         ({"text": ("object",)}, "^tsv:dev.tsv, example 2, has .* of config.task.text"),
-        (
-            {"text": ("absent",)},
-            "line 2, has no 'absent', which config.task.text",
-        ),
+        ({"text": ("absent",)}, "line 2, has no 'absent', which config.task.text"),
         (
             {"kind": "classification", "label": "gold", "labels": ("no", "maybe")},
             r"example 1, has the label 'yes', .* config.task.labels \(no, maybe",

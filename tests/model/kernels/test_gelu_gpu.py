@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.distributed import sharding
 from bert_jax.model import layers
@@ -10,7 +11,9 @@ from bert_jax.model.kernels import gelu_gpu
 from tests.conftest import use_mesh
 
 
-def test_slope_is_the_derivative_of_the_gelu():
+@pytest.mark.parametrize("kind", ["cpu", "TPU v6 lite"])
+def test_slope_is_the_derivative_of_the_gelu(monkeypatch, kind):
+    monkeypatch.setattr(sharding, "device_kind", lambda: kind)
     x = jnp.linspace(-30.0, 30.0, 4001)
     slope = jax.grad(lambda x: layers.gelu(x, approximate=True))
     found, expected = jax.jit(gelu_gpu._slope)(x), jax.jit(jax.vmap(slope))(x)

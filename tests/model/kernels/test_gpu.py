@@ -33,11 +33,7 @@ def config_of_kernels(rate=0.0, length=64):
         model__hidden_dropout_prob=rate,
         model__attention_probs_dropout_prob=rate,
         model__hidden_act="gelu_new",
-        phase={
-            "sequence_length": length,
-            "global_batch_size": 4,
-            "max_predictions": 8,
-        },
+        phase={"sequence_length": length, "global_batch_size": 4, "max_predictions": 8},
     )
 
 
@@ -77,6 +73,7 @@ def loss_and_gradients(config, mesh_shape, dtype, seed=None, remat="none"):
     return float(loss), np.concatenate(leaves)
 
 
+@pytest.mark.slow
 def test_gradients_are_as_precise_as_without_the_kernels(request):
     config = config_of_kernels()
     exact_loss, exact = loss_and_gradients(config, (1, 1, 1), jnp.dtype("float32"))
