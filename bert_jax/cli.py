@@ -33,7 +33,7 @@ from bert_jax.errors import (
 )
 
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
-# Files in SHIPPED that are no presets: other configs import them, or give them a size.
+# Files in SHIPPED that are not listed: other configs import them, or sizes are given.
 NOT_A_CONFIG = ("__init__", "recipe", "sizes")
 _directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config

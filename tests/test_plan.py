@@ -240,6 +240,11 @@ def test_phases_keep_their_shares_and_the_last_one_is_ended_by_the_clock():
     assert config.optimizer.schedule == "wsd" and config.optimizer.decay_steps == 0
 
 
+def test_options_that_need_the_last_step_are_left_out():
+    rows, _ = planned(babylm, 1 * MB, 1, "h100")
+    assert "without average_steps, final_masked_lm_prob, keep_steps" in rows["steps"]
+
+
 def test_the_batch_is_split_to_fit():
     parts = {}
     for device in ("l4", "a100", "h100", "v5e-8"):

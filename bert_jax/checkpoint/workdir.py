@@ -172,7 +172,7 @@ def others(values: dict[str, Any], file: str) -> str:
     """
     shown = [f"{key}={value!r}" for key, value in values.items()]
     if len(shown) > 5:
-        shown[5:] = [f"{len(shown) - 5} other values of its {file}"]
+        shown[5:] = [f"others, see its {file}"]
     text = f" and with {', '.join(shown)}" if shown else ""
     them = "these values" if shown else "that value"
     return f"{text}; use {them}, or another --workdir"

@@ -135,7 +135,10 @@ def print_table(results: Sequence[Result], metric: str) -> None:
         )
     console = rich.console.Console(soft_wrap=True, highlight=False)
     console.print(table)
-    for rate in dict.fromkeys(result.learning_rate for result in results):
+    rates = dict.fromkeys(result.learning_rate for result in results)
+    if len(rates) > 1 and best_run(results, metric).learning_rate == max(rates):
+        console.print("The best learning rate is the highest; try higher ones, too.")
+    for rate in rates:
         of_rate = (x.metrics for x in results if x.learning_rate == rate)
         values = [metrics[metric] for metrics in of_rate if metric in metrics]
         if len(values) > 1:

@@ -108,6 +108,9 @@ def _origin(config: ExperimentConfig, step: int) -> str:
     if config.budget_hours:
         of = f"a run of {config.budget_hours:g} hours"
     text = f"Pretrained with bert_jax {start}: step {step:,} of {of}."
+    averaged = step - (config.num_steps - config.optimizer.average_steps)
+    if config.optimizer.average_steps and averaged > 1:
+        text += f" The weights are the mean of those after its last {averaged:,} steps."
     return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
 
 

@@ -48,8 +48,9 @@ def is_dual_encoder(directory: Path) -> bool:
     path = directory / MODULES_FILE
     if not path.is_file():
         return False
+    text = files.read(directory, MODULES_FILE)
     try:
-        modules = json.loads(files.read(directory, MODULES_FILE))
+        modules = json.loads(text)
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -146,9 +146,9 @@ def _check_keys(
     average_steps, left = config.optimizer.average_steps, config.num_steps - step
     if average_steps > left and config.num_steps != source.num_steps:
         raise ConfigError(
-            f"config.optimizer.average_steps={average_steps} begin before step"
-            f" {step:,} of {run}; branch from an earlier step, or take"
-            f" {average_steps - left:,} more steps"
+            f"config.optimizer.average_steps={average_steps}: the averaged steps begin"
+            f" before step {step:,} of {run}; branch from an earlier step, or raise"
+            f" config.phases[{phase_index}].num_steps by {average_steps - left:,}"
         )
 
 

@@ -191,7 +191,7 @@ def _shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter by name, with the pooler of an encoder."""
     _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
-    return {name: leaf.shape for name, leaf in parameters.leaves(params).items()}
+    return parameters.shapes(params)
 
 
 def _structure(

@@ -21,7 +21,7 @@ from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
-from bert_jax.model.parameters import leaves
+from bert_jax.model.parameters import shapes
 from bert_jax.training import step as step_lib
 
 
@@ -137,7 +137,7 @@ def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of a run's model, by name."""
     _, params = abstract_params(config)
-    return {name: leaf.shape for name, leaf in leaves(params).items()}
+    return shapes(params)
 
 
 def set_mesh(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:

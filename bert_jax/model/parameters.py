@@ -20,6 +20,11 @@ def leaves(tree: Any) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in paths}
 
 
+def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every array of a tree, by name."""
+    return {name: leaf.shape for name, leaf in leaves(tree).items()}
+
+
 def by_name(params: Any) -> dict[str, np.ndarray]:
     """Returns the parameters as NumPy arrays, by dotted name."""
     return {name: np.asarray(jax.device_get(x)) for name, x in leaves(params).items()}

@@ -27,7 +27,7 @@ from bert_jax.training.step import TrainState
 
 BAD_STEPS_FILE = "bad_steps.jsonl"
 # The metrics of a step that are recorded, if the config has them.
-RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "grad_norm")
+RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "z_loss", "grad_norm")
 
 
 class Guard:
@@ -89,8 +89,13 @@ class Guard:
 
     def _record(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
         phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
-        given = {"seed": self._config.seed, "phase_index": phase_index, "step": batch}
-        rows = pipeline.places(self._corpus, self._config, **given)
+        rows = pipeline.places(
+            self._corpus,
+            self._config,
+            seed=self._config.seed,
+            phase_index=phase_index,
+            step=batch,
+        )
         return {
             "step": step,
             "phase": phase_index,

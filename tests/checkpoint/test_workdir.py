@@ -82,6 +82,15 @@ def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
             "data.short_seq_prob=0.2, but the run in .* was started with 0.1 and with"
             " config.model.hidden_size=32, config.seed=12345; use these values",
         ),
+        (
+            {f"data__{name}_prob": 0.2 for name in ("short_seq", "masked_lm")}
+            | {
+                f"model__{name}_prob": 0.2
+                for name in ("hidden_dropout", "attention_probs_dropout")
+            }
+            | {"seed": 7, "model__hidden_size": 64, "model__num_hidden_layers": 1},
+            "=2, others, see its config.json; use these values",
+        ),
         ({"phase": {"num_steps": 30}}, r"config.phases\[0\].num_steps=30"),
         ({"phase": {"global_batch_size": 32}}, r"phases\[0\].global_batch_size=32"),
     ],
@@ -106,6 +115,8 @@ def test_a_directory_of_another_use_is_an_error(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(errors.ConfigError, match=f"--workdir=.* has {name}, like"):
         workdir.check_config(str(tmp_path), make_config())
+    if name == "manifest.json":  # unless it is that of the corpus
+        workdir.check_config(str(tmp_path), make_config(data__corpus_dir=str(tmp_path)))
 
 
 def test_checkpoints_without_a_config_are_an_error(tmp_path):

@@ -74,6 +74,9 @@ def test_the_table_has_every_run_and_the_deviation_over_seeds(capsys):
     assert ["5e-05", "1", "0", "diverged", "diverged"] in lines
     assert "2e-05: accuracy 0.7500, standard deviation 0.0707 over 2 seeds" in text
     assert "learning rate 5e-05:" not in text  # only one of its runs completed
+    assert "is the highest" not in text
+    results.print_table([*RESULTS, result(5e-5, 2, 0.9)], "accuracy")
+    assert "The best learning rate is the highest; try" in capsys.readouterr().out
 
 
 TEXTS = (["a", "b", "c"], None)

@@ -89,16 +89,29 @@ def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
 
 @pytest.mark.parametrize("link", ["", "same.tsv"])
 def test_a_dev_set_that_is_the_training_set_is_reported(link, setup, tmp_path):
-    assert "WARNING" not in sweep.describe(setup, "run")
+    assert "WARNING" not in sweep.describe(setup, "run", [1e-3])
     spec = setup.config.data.train
     if link:
         (tmp_path / link).symlink_to(spec.removeprefix("tsv:"))
         spec = f"tsv:{tmp_path / link}"
     same = dataclasses.replace(setup.datasets.dev[0], spec=spec)
     datasets = dataclasses.replace(setup.datasets, dev=(*setup.datasets.dev, same))
-    described = sweep.describe(dataclasses.replace(setup, datasets=datasets), "run")
+    changed = dataclasses.replace(setup, datasets=datasets)
+    described = sweep.describe(changed, "run", [1e-3])
     (line,) = [x for x in described.splitlines() if "WARNING" in x]
     assert f"config.data.dev has {spec}, the training set" in line
+
+
+def test_a_learning_rate_that_is_low_for_a_small_model_is_reported(setup):
+    note = (
+        "a learning rate of 2e-05 is low for a hidden size of 32; try --config.recipe."
+    )
+    assert note in sweep.describe(setup, "run", [2e-5])
+    assert "is low for" not in sweep.describe(setup, "run", [2e-5, 3e-4])
+    large = dataclasses.replace(setup.encoder.config, hidden_size=320)
+    encoder = dataclasses.replace(setup.encoder, config=large)
+    changed = dataclasses.replace(setup, encoder=encoder)
+    assert "is low for" not in sweep.describe(changed, "run", [2e-5])
 
 
 TEXTS = (["a", "b", "c"], None)

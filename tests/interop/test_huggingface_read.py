@@ -116,7 +116,7 @@ def test_vocabulary_in_tokenizer_json_or_nowhere(source):
 
 
 def test_equivalent_activations_are_accepted(source):
-    for name, ours in (("gelu_pytorch_tanh", "gelu_new"), ("gelu_python", "gelu")):
+    for name, ours in huggingface_read.SAME_ACTIVATION.items():
         change_json(source[0], "config.json", hidden_act=name)
         assert huggingface_read.open_source(source[0]).sizes["hidden_act"] == ours
 

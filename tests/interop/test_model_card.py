@@ -39,6 +39,13 @@ def test_card_has_config_data_and_metrics(opened, trained, tmp_path):
     assert json.loads(block) == json.loads((trained / "run/config.json").read_text())
 
 
+def test_card_of_averaged_weights_says_so(opened, trained, tmp_path):
+    optimizer = dataclasses.replace(opened.config.optimizer, average_steps=5)
+    config = dataclasses.replace(opened.config, optimizer=optimizer)
+    card = write(dataclasses.replace(opened, config=config), trained / "run", tmp_path)
+    assert "The weights are the mean of those after its last 5 steps." in card
+
+
 def test_card_starts_with_front_matter(opened, trained, tmp_path):
     card = write(opened, trained / "run", tmp_path)
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")

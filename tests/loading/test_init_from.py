@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import training, wordpiece
 from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
+from bert_jax.training import step as step_lib
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
 from tests.models import (
@@ -37,6 +39,18 @@ def test_weights_replace_the_initial_ones(source, mesh_shape):
     assert_same(parameters.by_name(placed), expected)
     for new, old in zip(jax.tree.leaves(placed), jax.tree.leaves(params), strict=True):
         assert new.sharding == old.sharding
+
+
+def test_the_mean_of_a_new_state_is_its_weights(source):
+    """So that `evaluate` and `export` of step 0 have them, too."""
+    directory, expected = source
+    mesh = use_mesh(1, 1, 1)
+    config = make_config(optimizer__average_steps=3, tokenizer__vocab_size=len(VOCAB))
+    _, init = step_lib.init_state(config)
+    corpus = types.SimpleNamespace(sha256="")
+    _, state = read(directory).first_state(init, corpus, mesh)
+    assert_same(parameters.by_name(state.average), expected)
+    assert state.weights is state.average
 
 
 def test_more_positions_repeat_the_table(source):

@@ -271,8 +271,8 @@ class StepRows:
         num_hosts: int = 1,
     ):
         self.phase = phase = config.phases[phase_index]
-        self._settings = corpus, config.data, phase
-        self._config, self._step_before = config, phase_starts(config)[phase_index]
+        self._corpus, self._config = corpus, config
+        self._step_before = phase_starts(config)[phase_index]
         streams = make_streams(corpus, config, split, seed, phase_index)
         self._per_stream = phase.global_batch_size // len(streams)
         self.size = phase.global_batch_size // num_hosts
@@ -321,8 +321,9 @@ class StepRows:
             for key in needed:
                 if key not in self._visits:
                     i, *visit = key
+                    settings = self._corpus, self._config.data, self.phase
                     self._visits[key] = self._pool.submit(
-                        draw, *self._settings, self._streams[i], *visit
+                        draw, *settings, self._streams[i], *visit
                     )
             parts = [(self._visits[key], first, stop) for key, first, stop in rows]
             self._in_use.append({*needed})
@@ -356,7 +357,7 @@ class StepRows:
             # All indices are in range; mode="clip" writes to `out` without a copy.
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
         continues_BT = None
-        if self._settings[0].word_segmented:
+        if self._corpus.word_segmented:
             ids_BT, continues_BT = shard_file.split_marks(ids_BT)
         rates_B1 = np.repeat(rates_S, len(ids_BT) // len(rates_S))[:, None]
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(

@@ -122,7 +122,7 @@ def _write(
 ) -> Counter[str]:
     """Writes all files of the corpus; returns the counts of its documents."""
     data = config.data
-    inputs = _find_text(config, os.path.join(work, HUB_COMMITS))
+    inputs = _find_text(config, work)
     for source in inputs:  # before hours of work on the text of other sources
         if isinstance(source.kind, DatasetSource):
             source.kind.prepare()
@@ -216,20 +216,23 @@ def _report(
             )
 
 
-def _find_text(
-    config: ExperimentConfig, record: str | None = None
-) -> tuple[Source, ...]:
+def _find_text(config: ExperimentConfig, work: str = "") -> tuple[Source, ...]:
     """Finds the sources, without files of the corpus itself, which ** may match.
 
     Raises ConfigError if the corpus would become a part of its own text.
     """
     directory, found = config.data.corpus_dir, []
     root = storage.absolute(directory)
+    record = os.path.join(work, HUB_COMMITS) if work else None
+    # Otherwise a file beside the work is the user's, whatever its name.
+    work = work or work_directory.shared(directory)
+    is_begun = work_directory.has_work(directory, work)
     for source in sources.find(config.data.sources, record):
         own, files = [], []
         for file in source.files:
+            is_beside = storage.absolute(os.path.dirname(file.path)) == root
             is_own = work_directory.is_written_for(file.path, directory)
-            (own if is_own else files).append(file)
+            (own if is_own and (is_begun or not is_beside) else files).append(file)
         for file in files or own:
             if not files or storage.absolute(os.path.dirname(file.path)) == root:
                 raise ConfigError(

@@ -22,7 +22,7 @@ from bert_jax.config import DataConfig
 from bert_jax.data.corpus import encoding, keyed
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import CorruptError
+from bert_jax.errors import ConfigError, CorruptError
 
 # The suffix of the name of the last batch of a group.
 LAST = "-last"
@@ -90,6 +90,8 @@ class RunFile:
             )
             self._tokens = self._lengths + 4 * self.header["num_sentences"]
             end = self._tokens + id_dtype.itemsize * self.header["num_tokens"]
+        except ConfigError:
+            raise
         except (EOFError, ValueError, KeyError, TypeError):
             end = None
         if end != num_bytes:  # after a power failure

@@ -27,7 +27,7 @@ from bert_jax import small_files, storage
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers.sentencepiece import SentencePiece
 from bert_jax.data.tokenizers.wordpiece import WordPiece
-from bert_jax.errors import ConfigError, StorageError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.storage import lease
 
 NAME = "unfinished"
@@ -77,6 +77,8 @@ def opened(
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
+        except CorruptError:
+            raise  # with its own advice
         except ConfigError as error:
             if has_work(corpus_dir, scratch):
                 raise type(error)(

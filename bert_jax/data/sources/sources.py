@@ -46,7 +46,7 @@ def parse(spec: str) -> DatasetSource | FileSource:
             hint = f"; for files, write text:{pattern}"
             if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
                 hint += f", and hf:{spec} for a dataset of the Hub"
-        elif near := difflib.get_close_matches(name, KINDS, n=1):
+        elif not kind and (near := difflib.get_close_matches(name, KINDS, n=1)):
             hint = f"; the nearest is {near[0]}:"
         raise ConfigError(
             f"config.data.sources has {spec!r}; a source is one of {forms}{hint}"

@@ -148,6 +148,18 @@ def test_files_of_the_corpus_are_not_its_text(source, monkeypatch, stream):
     assert found == shards_of(elsewhere(config))
 
 
+@pytest.mark.parametrize("prepare", [build.prepare, build.find_corpus])
+def test_a_text_with_the_name_of_a_vocabulary_is_not_overwritten(source, prepare):
+    config = trains(source[0])
+    text = pathlib.Path(config.data.corpus_dir) / "vocab.txt"
+    text.parent.mkdir()
+    text.write_text("My own text.")
+    spec = f"text:{text.parent.parent}/**/*.txt"
+    with pytest.raises(ConfigError, match=f"corpus_dir=.* contains {text}, a file of"):
+        prepare(changed(config, "data", sources=(spec,)))
+    assert files(str(text.parent)) == {"vocab.txt": b"My own text."}
+
+
 @pytest.mark.parametrize("name", ["config.json", "checkpoints", "finetune.json"])
 def test_a_corpus_in_a_model_or_a_workdir_is_an_error(source, name):
     config, _ = source

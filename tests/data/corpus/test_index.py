@@ -102,7 +102,9 @@ def test_a_damaged_entry_of_a_killed_call_is_named(config, monkeypatch):
         make(config)
     runs = pathlib.Path(config.data.corpus_dir) / "unfinished/runs"
     min(runs.glob("[!s]*.json")).write_bytes(b"")
-    with pytest.raises(CorruptError, match=f"is corrupt; remove {runs}, and rerun"):
+    with pytest.raises(
+        CorruptError, match=f"is corrupt; remove {runs}, and rerun this command$"
+    ):
         make(config)
     shutil.rmtree(runs)
     make(config)

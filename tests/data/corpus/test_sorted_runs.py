@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.data.corpus import encoding, keyed, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.errors import ConfigError
 from tests.commands import run_code
 from tests.corpora import make_config, make_documents, raw, shard_of
 from tests.data.corpus.test_keyed import to_entries
@@ -80,6 +81,15 @@ def test_the_header_has_the_counts_of_the_documents(run):
     assert header["num_tokens"] == sum(len(e.token_ids) // 2 for e in entries)
     assert header["counts"]["read"] == 104 and header["counts"]["lines_cut"] == 2
     assert header["counts"]["repeated"] == 3
+
+
+def test_a_request_that_is_not_permitted_is_not_corruption(run, monkeypatch):
+    def refused(*_):
+        raise ConfigError("not permitted")
+
+    monkeypatch.setattr(sorted_runs.storage, "read_ranges", refused)
+    with pytest.raises(ConfigError, match="^not permitted$"):
+        sorted_runs.RunFile(run[2].path, np.dtype(np.uint16))
 
 
 def test_a_piece_holds_the_documents_of_a_key_range(run):

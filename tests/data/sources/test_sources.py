@@ -511,6 +511,7 @@ def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
             "write text:owner/dataset, and hf:owner/dataset for a dataset of the Hub",
         ),
         ("web:x", "[#field]"),
+        ("text:", "[#field]"),
         ("txt:a.txt", "; the nearest is text:"),
     ],
 )
