@@ -4,11 +4,11 @@
     python -m bert_jax.train --config=configs/babylm.py:TOKENS --workdir=DIR
 
 BERT of 12 layers of 384, 28 million parameters. TOKENS is the number of tokens that
-`prepare` prints; the steps of the run have ten times as many, special tokens and
-padding included. Without it, they are those of 14 million tokens. Batch, rate, weight decay, masks and z-loss are those of entries of
-2024 to 2026 (GPT-BERT, MPO-BabyLM, BabySteps), see docs/recipes.md. Positions, the
-objectives and the phase of 512 tokens are those of BERT. This project has not run it in
-full.
+`prepare` prints, by default 14 million; the steps of the run have ten times as many,
+special tokens and padding included. Batch, rate, weight decay, masks and z-loss are
+those of entries of 2024 to 2026 (GPT-BERT, MPO-BabyLM, BabySteps), see docs/recipes.md.
+Positions, the objectives and the phase of 512 tokens are those of BERT. This project
+has not run it in full.
 """
 
 import ml_collections

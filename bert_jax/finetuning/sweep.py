@@ -40,7 +40,7 @@ LOSSES = {
     "num_mended": "wrong answer offsets, corrected",
     "num_lost": "answers not found in their paragraph",
 }
-# Two layers of 128 or 256 learnt most at this rate in all tasks of docs/evidence.md.
+# Two layers of 128 or 256 learnt most at this rate on most tasks of docs/evidence.md.
 SMALL_MODEL, RATE_OF_SMALL = 256, 3e-4
 LISTED_CLASSES = 20  # of more classes, the smallest and the largest are reported
 
