@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -331,8 +331,13 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def output_file(flag: str, path: str, source: str = "") -> Path:
-    """Checks a file to write, other than `source`; returns the target of a link."""
+def output_file(flag: str, path: str, endings: Sequence[str], source: str = "") -> Path:
+    """Checks a file to write, other than `source`; returns the target of a link.
+
+    A file with another ending is not replaced: it may be the user's data.
+    """
+    if not path.endswith(tuple(endings)):
+        raise ConfigError(f"--{flag}={path} must end in {' or '.join(endings)}")
     if storage.is_remote(path):
         raise ConfigError(
             f"--{flag}={path} is not a local file; give one, and copy it to the bucket"

@@ -32,7 +32,6 @@ import numpy as np
 from absl import flags
 
 from bert_jax import cli, inference
-from bert_jax.errors import ConfigError
 from bert_jax.inference import lines
 from bert_jax.inference.encoder import TokenFeatures
 from bert_jax.inference.model import Parts
@@ -87,10 +86,7 @@ def as_arrays(found: list[Any]) -> dict[str, Any]:
 
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
-    if Path(output).suffix not in FORMATS:
-        formats = " or ".join(FORMATS)
-        raise ConfigError(f"--output={output} must end in {formats}")
-    file = cli.output_file("output", output, source)
+    file = cli.output_file("output", output, FORMATS, source)
     model = inference.load(path, **lines.options())
     chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
     compute = functools.partial(model.features, **chosen)

@@ -34,7 +34,7 @@ def seeds_of(values: Sequence[str]) -> list[int]:
     is_valid = all(0 <= seed < 2**32 for seed in seeds)
     if not is_valid or not 0 < len({*seeds}) == len(values):
         raise ConfigError(
-            f"--seeds={','.join(values)} must be different integers, such as 0,1,2"
+            f"--seeds={','.join(values)} must be different integers >= 0, as in 0,1,2"
         )
     return seeds
 

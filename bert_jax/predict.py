@@ -55,7 +55,8 @@ def rounded(value: Any) -> Any:
 
 def main() -> None:
     path, source = cli.require("model", "input")
-    output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
+    if output := _OUTPUT.value:
+        output = cli.output_file("output", output, [".jsonl"], source)
     model = inference.load_tuned(path, **lines_lib.options(*DECISIONS))
     cli.print_notes(model.notes)
     num_single = 0

@@ -38,7 +38,7 @@ def as_json(texts: list[Parts], scores: Scores) -> str:
 
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
-    output = cli.output_file("output", output, source)
+    output = cli.output_file("output", output, [".jsonl"], source)
     model = inference.load_masked_lm(path, **lines.options())
     cli.print_notes(model.notes)
     with cli.replacing(output) as file, Progress("scoring", None, "tokens") as progress:

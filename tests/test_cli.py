@@ -274,7 +274,9 @@ def test_no_other_file_than_the_output_is_written(tmp_path):
     (tmp_path / "a.jsonl").symlink_to("disk/real.jsonl")
     for name in ("a.jsonl.tmp", "disk/real.jsonl.tmp"):
         (tmp_path / name).write_text("precious")
-    with cli.replacing(cli.output_file("output", str(tmp_path / "a.jsonl"))) as file:
+    with cli.replacing(
+        cli.output_file("output", str(tmp_path / "a.jsonl"), [".jsonl"])
+    ) as file:
         file.write("new")
     assert (tmp_path / "disk" / "real.jsonl").read_text() == "new"
     assert (tmp_path / "a.jsonl").is_symlink()
@@ -286,7 +288,8 @@ def test_no_other_file_than_the_output_is_written(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("nowhere/a.npz", r"a.npz cannot be written \(No such file or directory\);"),
+        ("nowhere/a.txt", r"a.txt cannot be written \(No such file or directory\);"),
+        ("train.csv", "^--output=/.*/train.csv must end in .jsonl or "),
         ("input.txt", "is the input file; give another file"),
         ("directory", "is a directory; give a file"),
         ("link", "/link is the input file; give another file"),
@@ -301,4 +304,5 @@ def test_invalid_output_files(name, message, tmp_path):
     (tmp_path / "link").symlink_to("input.txt")
     path = name if "://" in name else str(tmp_path / name)
     with pytest.raises(errors.ConfigError, match=message):
-        cli.output_file("output", path, str(tmp_path / "input.txt"))
+        endings = ".jsonl", ".txt", "directory", "link", "null"
+        cli.output_file("output", path, endings, str(tmp_path / "input.txt"))

@@ -69,7 +69,8 @@ class Table:
         is_separated = self.spec.startswith(("csv:", "tsv:"))
         if key and is_separated and (not close or len(self.columns) == 1):
             hint = (
-                "; if the first line is data, name the columns in config.data.header;"
+                "; if the first line of all files is data, name the columns in"
+                " config.data.header;"
                 " tsv: is for tabs between columns, and csv: for commas"
             )
         elif close:
@@ -150,6 +151,11 @@ def _from_rows(
     kept: list[list[str]] = []
     dropped: list[tuple[int, int]] = []
     for number, row in rows:
+        if header and [cell.strip() for cell in row] == names:
+            raise ConfigError(
+                f"{path}:{number} has the names of config.data.header, which is for"
+                " files without such a line; remove the line, or the key"
+            )
         if len(row) == len(names):
             kept.append(row)
         elif any(row):  # not a blank line

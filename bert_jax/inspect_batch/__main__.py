@@ -72,7 +72,7 @@ def main() -> None:
             f"--step={_STEP.value} is not a step of the run; give a step from 1 to"
             f" {config.num_steps}"
         )
-    html = _HTML.value and cli.output_file("html", _HTML.value)
+    html = _HTML.value and cli.output_file("html", _HTML.value, [".html"])
     corpus = build.find_corpus(config, init_from.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]

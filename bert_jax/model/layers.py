@@ -24,7 +24,7 @@ def gelu(x: jax.Array, approximate: bool) -> jax.Array:
 
 def _gelu_forward(x, approximate):
     y = gelu(x, approximate)
-    if sharding.device_kind().startswith("TPU v6"):
+    if sharding.device_kind().startswith(("TPU v6", "TPU7")):
         # Otherwise XLA stores only x, and each product that reads y computes it again,
         # which takes longer than the product on these wide matrix units.
         y = jax.lax.optimization_barrier(y)

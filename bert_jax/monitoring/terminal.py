@@ -189,15 +189,16 @@ def summarize(
     one, all_ = "", ""
     if num_processes > 1:
         one, all_ = " (on one host)", " (on all hosts, like train)"
+    evaluate = f"evaluate the model again{one}, " if held_out else ""
     return "\n".join(
         [
             " ".join(sentences),
             *verdicts,
             f"Curves: {workdir}/{CURVES_FILE}",
-            f"Next: evaluate the model again{one}, export it for Hugging Face"
-            f" transformers{one}, or fine-tune it on train.csv and dev.csv, with the"
-            f" columns text and label{all_}:",
-            f"  python -m bert_jax.evaluate {run}",
+            f"Next: {evaluate}export it for Hugging Face transformers{one}, or"
+            " fine-tune it on train.csv and dev.csv, with the columns text and"
+            f" label{all_}:",
+            *([f"  python -m bert_jax.evaluate {run}"] if held_out else []),
             f"  python -m bert_jax.export {run} {output}",
             f"  python -m bert_jax.finetune --config=configs/finetune/own.py {model}",
         ]

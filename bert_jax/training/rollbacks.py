@@ -126,8 +126,8 @@ def diagnose(params: Any, workdir: str, step: int) -> str:
         return "parameters are not finite"
     return (
         "all parameters are finite, so an activation or a gradient overflowed; try a"
-        " lower config.optimizer.learning_rate or more config.optimizer.warmup_steps,"
-        " and inspect the rows with: python -m bert_jax.inspect_batch"
+        " lower config.optimizer.learning_rate or more config.optimizer.warmup_steps in"
+        " a new --workdir, and inspect the rows with: python -m bert_jax.inspect_batch"
         f" {shlex.quote(f'--workdir={workdir}')} --step={step}"
     )
 

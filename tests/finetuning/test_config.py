@@ -68,6 +68,11 @@ def change(name, **changes):
         ("sst2", {"task__kind": "guessing"}, "config.task.kind='guessing' must be one"),
         ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
         ("sst2", {"task__labels": ("a", "b", "a")}, "labels=.* duplicate name"),
+        (
+            "sst2",
+            {"task__label": "sentence"},
+            "config.task.label='sentence' must be an",
+        ),
         ("stsb", {"task__labels": ("a", "b")}, "config.task.labels=.* at most one"),
         ("sst2", {"task__glue": ("cola", "mrpc")}, "config.task.glue=.* must be empty"),
         ("sst2", {"task__glue": ("imdb",)}, "config.task.glue=.* must be empty"),

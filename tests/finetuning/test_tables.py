@@ -125,6 +125,9 @@ def test_invalid_bytes_and_specs_are_errors(tmp_path):
         tables.read("tsv:nowhere.tsv")
     with pytest.raises(ConfigError, match=r"('a',).*; set config.data.header=\(\)"):
         tables.read("jsonl:a", ("a",))
+    path.write_text("a \tb\nx\ty\n")
+    with pytest.raises(ConfigError, match="a.tsv:1 has the names of config.data.head"):
+        tables.read(f"tsv:{path}", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -140,8 +143,9 @@ def test_invalid_bytes_and_specs_are_errors(tmp_path):
             "config.task.index",
             "id",
             "config.task.index='id': tsv:a.tsv has no column 'id'; its columns are"
-            " sentence, label; if the first line is data, name the columns in config."
-            "data.header; tsv: is for tabs between columns, and csv: for commas",
+            " sentence, label; if the first line of all files is data, name the columns"
+            " in config.data.header; tsv: is for tabs between columns, and csv: for"
+            " commas",
         ),
         ("", "id", "tsv:a.tsv has no column 'id'; its columns are sentence, label"),
     ],

@@ -40,7 +40,9 @@ def test_summary_compares_with_guessing():
         "  python -m bert_jax.export --workdir=runs/x --output=runs/x-export",
         "  python -m bert_jax.finetune --config=configs/finetune/own.py --model=runs/x",
     ]
-    assert "'--workdir=runs/x y'" in terminal.summarize("runs/x y", 2, 6, [], 4, 1)
+    without_held_out = terminal.summarize("runs/x y", 2, 6, [], 4, 1)
+    assert "'--workdir=runs/x y'" in without_held_out
+    assert "evaluate" not in without_held_out
 
 
 @pytest.mark.parametrize(

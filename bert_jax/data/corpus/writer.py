@@ -269,8 +269,9 @@ def check_enough(
         )
     if data.validation_fraction and not held_out:
         more = min(0.5, max(2 * data.validation_fraction, 5 / num_train))
+        raised = f"raise it, for example to {more:.2g}, or " if num_train > 1 else ""
         raise ConfigError(
             f"config.data.validation_fraction={data.validation_fraction} holds out none"
-            f" of {num_train} documents; raise it, for example to {more:.2g}, or set it"
-            " to 0 to train without held-out evaluation"
+            f" of {num_train} documents; {raised}set it to 0 to train without held-out"
+            " evaluation"
         )

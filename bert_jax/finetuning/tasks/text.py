@@ -96,6 +96,12 @@ class TextTask(Task):
         if config is None:
             return
         require(
+            self.label not in self.text,
+            "config.task.label",
+            self.label,
+            "must be another column than those of config.task.text",
+        )
+        require(
             len(self.glue) in (0, len(config.data.test))
             and set(self.glue) <= GLUE_FILES.keys(),
             "config.task.glue",

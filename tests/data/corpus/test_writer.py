@@ -10,7 +10,15 @@ import pytest
 from bert_jax.data.corpus import encoding, keyed, shard_file, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from tests.corpora import load_text, make_config, make_documents, places, raw, write
+from tests.corpora import (
+    changed,
+    load_text,
+    make_config,
+    make_documents,
+    places,
+    raw,
+    write,
+)
 
 
 @pytest.fixture
@@ -172,3 +180,6 @@ def test_nothing_held_out(tmp_path):
     check_fails(
         config, make_documents(30) * 3, "validation_fraction=1e-06 holds out none of 30"
     )
+    changes = {"next_sentence": False, "num_shards": 1, "num_streams": 1}
+    config = changed(config, "data", **changes)
+    check_fails(config, make_documents(1), "holds out none of 1 documents; set it to 0")

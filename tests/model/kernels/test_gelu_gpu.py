@@ -11,7 +11,7 @@ from bert_jax.model.kernels import gelu_gpu
 from tests.conftest import use_mesh
 
 
-@pytest.mark.parametrize("kind", ["cpu", "TPU v6 lite"])
+@pytest.mark.parametrize("kind", ["cpu", "TPU v6 lite", "TPU7x"])
 def test_slope_is_the_derivative_of_the_gelu(monkeypatch, kind):
     monkeypatch.setattr(sharding, "device_kind", lambda: kind)
     x = jnp.linspace(-30.0, 30.0, 4001)
