@@ -128,12 +128,15 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     delimiter = ";" if ";" in first and "," not in first and not header else ","
     options = {"delimiter": delimiter, "skipinitialspace": True, "strict": True}
     reader = csv.reader(itertools.chain([first], text), **options)
+    rows: list[tuple[int, list[str]]] = []
     try:
-        rows = [(reader.line_num, row) for row in reader]
+        for row in reader:
+            rows.append((reader.line_num, row))
     except csv.Error as error:
+        first_line = rows[-1][0] + 1 if rows else 1
         raise ConfigError(
-            f"{path}:{reader.line_num}: {error}; write a quote inside of a quoted field"
-            " twice"
+            f"{path}:{first_line}: {error} in the row that begins here; close its"
+            " quotes, and write a quote inside of a quoted field twice"
         ) from None
     return _from_rows(spec, path, iter(rows), header)
 
@@ -165,7 +168,8 @@ def _from_rows(
         raise ConfigError(
             f"{path}:{number} has {found} columns, but there are {len(names)} column"
             f" names ({', '.join(names)}); {len(dropped)} lines have a wrong number of"
-            " columns: correct the lines or the spec"
+            " columns: correct the spec or the lines; in a csv, a text with a comma is"
+            " quoted"
         )
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}

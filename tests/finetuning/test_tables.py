@@ -101,8 +101,9 @@ def test_a_few_malformed_lines_are_dropped_and_counted(tmp_path):
     [
         ("tsv", "", "has no rows"),
         ("tsv", "a\tb\n", "has no rows"),
-        ("csv", 'a,b\n"x,1\n', "unexpected end of data"),
-        ("csv", 'a,b\n\n"x"y,1\n', r"a.csv:3: .*; write a quote inside .* twice"),
+        ("csv", 'a,b\nx,1\n"x,1\ny,1\n', "a.csv:3: unexpected end of data in the row"),
+        ("csv", 'a,b\n"x,1\n"y",1\n', "a.csv:2: ',' expected .* close its quotes,"),
+        ("csv", 'a,b\n\n"x"y,1\n', r"a.csv:3: .*, and write a quote inside .* twice"),
         ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is list, not an object; write one"),
         ("jsonl", '[\n{"a": 1},\n', "a.jsonl:1 is .* without a list around them"),
         ("jsonl", "", "has no rows"),
