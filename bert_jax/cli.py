@@ -33,7 +33,7 @@ from bert_jax.errors import (
 )
 
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
-# Files in SHIPPED that are not listed: other configs import them, or sizes are given.
+# Not listed: modules that other configs import, and sizes.py, which has an argument.
 NOT_A_CONFIG = ("__init__", "recipe", "sizes")
 _directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config

@@ -77,7 +77,7 @@ def as_arrays(found: list[Any]) -> dict[str, Any]:
     if not isinstance(found[0], TokenFeatures):
         return {"features": np.stack(found)}
     attributes = {"tokens": "ids", "starts": "starts", "ends": "ends"}
-    attributes |= {"features": "values"}
+    attributes["features"] = "values"
     return {
         name: np.concatenate([getattr(features, attribute) for features in found])
         for name, attribute in attributes.items()

@@ -235,7 +235,7 @@ class Plan:
         """Splits the config's batch into parts that fit into the memory."""
         config, phases = self.config, self.config.phases
         data, fsdp, _ = mesh_lib.resolve_mesh_shape(config.mesh, self.num_devices)
-        # Of each device; check_devices names a batch with fewer rows than devices.
+        # Rows per device. A batch with fewer rows is reported by check_devices.
         rows = [max(x.global_batch_size // (data * fsdp), 1) for x in phases]
         most = [rows_that_fit(config, x, self.kind) for x in phases]
         least = max(-(-n // m) for n, m in zip(rows, most, strict=True))

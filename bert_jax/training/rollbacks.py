@@ -89,13 +89,8 @@ class Guard:
 
     def _record(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
         phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
-        rows = pipeline.places(
-            self._corpus,
-            self._config,
-            seed=self._config.seed,
-            phase_index=phase_index,
-            step=batch,
-        )
+        given = {"seed": self._config.seed, "phase_index": phase_index, "step": batch}
+        rows = pipeline.places(self._corpus, self._config, **given)
         return {
             "step": step,
             "phase": phase_index,

@@ -30,7 +30,7 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import lines, sources
-from bert_jax.data.sources.kind import DatasetSource, Source
+from bert_jax.data.sources.kind import DatasetSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.monitoring.progress import Progress
@@ -224,23 +224,25 @@ def _find_text(config: ExperimentConfig, work: str = "") -> tuple[Source, ...]:
     directory, found = config.data.corpus_dir, []
     root = storage.absolute(directory)
     record = os.path.join(work, HUB_COMMITS) if work else None
-    # Otherwise a file beside the work is the user's, whatever its name.
-    work = work or work_directory.shared(directory)
+    # Before any work, a file in the directory is the user's, whatever its name.
     is_begun = work_directory.has_work(directory, work)
+
+    def is_beside(file: InputFile) -> bool:
+        return storage.absolute(os.path.dirname(file.path)) == root
+
+    def is_own(file: InputFile) -> bool:
+        is_named = work_directory.is_written_for(file.path, directory)
+        return is_named and (is_begun or not is_beside(file))
+
     for source in sources.find(config.data.sources, record):
-        own, files = [], []
-        for file in source.files:
-            is_beside = storage.absolute(os.path.dirname(file.path)) == root
-            is_own = work_directory.is_written_for(file.path, directory)
-            (own if is_own and (is_begun or not is_beside) else files).append(file)
-        for file in files or own:
-            if not files or storage.absolute(os.path.dirname(file.path)) == root:
-                raise ConfigError(
-                    f"config.data.corpus_dir={directory!r} contains {file.path}, a file"
-                    " of config.data.sources; give another directory, for the corpus"
-                    " alone"
-                )
-        found.append(dataclasses.replace(source, files=tuple(files)))
+        files = tuple(file for file in source.files if not is_own(file))
+        if inside := [*filter(is_beside, files)] if files else source.files:
+            raise ConfigError(
+                f"config.data.corpus_dir={directory!r} contains {inside[0].path}, a"
+                " file of config.data.sources; give another directory, for the corpus"
+                " alone"
+            )
+        found.append(dataclasses.replace(source, files=files))
     return tuple(found)
 
 
