@@ -185,6 +185,13 @@ def require(*names: str) -> list[str]:
     return values
 
 
+def exclude(name: str, *others: str) -> None:
+    """Checks that none of the other flags is given beside a flag that is."""
+    for other in others:
+        if flags.FLAGS[other].present:
+            raise ConfigError(f"--{name} and --{other} are mutually exclusive; give one")
+
+
 def directory(flag: str, path: str) -> str:
     """Checks a directory flag, which may be the URL of one in a bucket."""
     if not path:

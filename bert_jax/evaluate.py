@@ -66,9 +66,7 @@ def main() -> None:
 
 
 def open_initial() -> OpenedRun:
-    for name in ("workdir", "step", "corpus_dir"):
-        if flags.FLAGS[name].value is not None:
-            raise ConfigError(f"--{name} and --config are mutually exclusive; give one")
+    cli.exclude("config", "workdir", "step", "corpus_dir")
     config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
         run, notes = run_lib.open_start(config)

@@ -99,7 +99,7 @@ def test_the_advice_for_a_corpus_of_another_text_is_right(trained, tmp_path):
     ("arguments", "message"),
     [
         (["--workdir=RUN", "--step=7"], "of step 7; available steps: 10, 20"),
-        (["--config=tiny", "--workdir=RUN"], "--workdir and --config are mutually ex"),
+        (["--config=tiny", "--workdir=RUN"], "--config and --workdir are mutually ex"),
         (["--config=tiny"], "config.init_from is empty; give --config.init_"),
     ],
 )

@@ -63,6 +63,7 @@ def main() -> None:
     # Orbax opens devices, and a running job may be using the accelerator.
     devices.use_cpu()
     if _WORKDIR.value:
+        cli.exclude("workdir", "config")
         config, skips = read_run(_WORKDIR.value)
     else:
         config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())

@@ -27,9 +27,13 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
     assert page.count("class='row'") == 2 and "Step 7" in page
 
 
-def test_an_invalid_step_is_a_one_line_error(directory):
-    result = run("bert_jax.inspect_batch", *small_run(directory), "--step=61")
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    message = "--step=61 is not a step of the run; give a step from 1 to 60"
-    assert line.startswith("error: ") and message in line
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--step=61", "--step=61 is not a step of the run; give a step from 1 to 60"),
+        ("--workdir=run", "--workdir and --config are mutually exclusive; give one"),
+    ],
+)
+def test_an_argument_that_is_wrong_is_a_one_line_error(directory, argument, message):
+    result = run("bert_jax.inspect_batch", *small_run(directory), argument)
+    assert (result.returncode, result.stderr) == (2, f"error: {message}\n")

@@ -87,7 +87,11 @@ def test_local_reports_memory_flops_and_collectives_but_no_cycles():
         ([], ["--topology is missing", "v5e:16x16", "local"]),
         (
             ["--topology=local", "--devices=2"],
-            ["--devices and --topology are mutually"],
+            ["--devices and --topology are mutually exclusive"],
+        ),
+        slow(
+            ["--json", "--devices=2"],
+            ["--devices and --json are mutually exclusive"],
         ),
         slow(
             ["--topology=local", "--slices=2"],
