@@ -189,7 +189,9 @@ def exclude(name: str, *others: str) -> None:
     """Checks that none of the other flags is given beside a flag that is."""
     for other in others:
         if flags.FLAGS[other].present:
-            raise ConfigError(f"--{name} and --{other} are mutually exclusive; give one")
+            raise ConfigError(
+                f"--{name} and --{other} are mutually exclusive; give one"
+            )
 
 
 def directory(flag: str, path: str) -> str:

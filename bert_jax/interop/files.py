@@ -6,6 +6,7 @@ needed because neither safetensors nor JSON detects a flipped bit.
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import digests, small_files
+from bert_jax import digests, small_files, storage
 from bert_jax.config import TokenizerKind
 from bert_jax.data.tokenizers.base import Tokenizer
 from bert_jax.errors import ConfigError, CorruptError
@@ -141,8 +142,12 @@ def new_directory(target: Path) -> Iterator[Path]:
         yield tmp
         tmp.chmod(0o755)  # mkdtemp gives access to the owner only
         os.replace(tmp, target)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(tmp, ignore_errors=True)
+        if storage.is_full_disk(error):  # the error of safetensors has no path
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)
+            ) from error
         raise
 
 

@@ -70,6 +70,8 @@ def with_retries(do: Callable[[], T], path: str) -> T:
                 kind = errors.MissingObjectError if is_missing else ConfigError
                 raise kind(f"{path}: {what} ({reason(error)})") from None
             if not is_transient(error):
+                if isinstance(error, OSError) and error.filename is None:
+                    error.filename = path  # that of a write has none
                 raise
             if attempt == ATTEMPTS:
                 raise errors.StorageError(

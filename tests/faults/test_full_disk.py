@@ -85,8 +85,8 @@ def test_prepare_and_export_on_a_full_disk_end_with_one_line(trained, tmp_path):
     assert codes == ["code: 2", "code: 2", "code: 0"], result.stdout + result.stderr
     errors = [x for x in result.stderr.splitlines() if not x.startswith("W0000")]
     assert len(errors) == 2, result.stderr
-    for line in errors:
-        assert line.startswith("error: no space left on the disk")
+    for line, path in zip(errors, ("corpus/unfinished/", "exported;"), strict=True):
+        assert f"no space left on the disk for {tmp_path}/disk/{path}" in line
         assert line.endswith("; free some and rerun the command")
 
 
