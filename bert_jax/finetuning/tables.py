@@ -337,7 +337,7 @@ def _class_finder(names: Sequence[str], key: str) -> Callable[[str], int]:
         hint = f"; the nearest is {close[0]!r}" if close else ""
         raise ValueError(
             f"has the label {label!r}, which is not in {key}"
-            f" ({', '.join(names)}{or_numbers}){hint}"
+            f" ({', '.join(names)}{or_numbers}){hint}; correct it, or extend {key}"
         )
 
     return find
