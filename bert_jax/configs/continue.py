@@ -6,8 +6,9 @@
 MODEL is the name of a model on the Hugging Face Hub, a directory with safetensors, a
 TF1 checkpoint with its vocab.txt, a directory written by `export`, or a workdir of
 `train`. Loads the weights and resets the optimizer. The sizes, the vocabulary and the
-case are those of the model. The learning rate is from the google-research/bert README,
-"Pre-training tips and caveats". The other numbers are ours and were not tuned.
+case are those of the model, and one that was trained without dropout continues without
+it. The learning rate is from the google-research/bert README, "Pre-training tips and
+caveats". The other numbers are ours and were not tuned.
 """
 
 import ml_collections

@@ -2,7 +2,8 @@
 
 With config.init_from, the keys of config.model (except for SETTINGS) and of
 config.tokenizer are those of the model, whatever the config file has. A flag that
-contradicts the model is an error. Readers of models are imported only by runs that
+contradicts the model is an error. A model that was trained without dropout continues
+without it, unless a flag sets it. Readers of models are imported only by runs that
 start from one.
 """
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
     Start = Weights | Branch
 
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 # Keys of config.model that are settings of the training, not of the model.
-SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+SETTINGS = (*DROPOUT, "initializer_range")
 SIZES = {field.name for field in dataclasses.fields(ModelConfig)} - {*SETTINGS}
 
 
@@ -75,6 +77,8 @@ def _check_given(
         value = values[section][name]
         if name == "max_position_embeddings" and value > found[key]:
             continue
+        if name in DROPOUT:
+            continue
         if value != found[key]:
             raise ConfigError(
                 f"config.{key}={value!r}, but config.init_from={path} needs"
@@ -85,6 +89,7 @@ def _check_given(
 def _values(sizes: dict[str, Any], tokenizer: TokenizerConfig) -> dict[str, Any]:
     return {
         **{f"model.{name}": sizes[name] for name in SIZES & sizes.keys()},
+        **{f"model.{name}": 0.0 for name in DROPOUT if sizes.get(name) == 0},
         "tokenizer.kind": tokenizer.kind,
         "tokenizer.vocab_size": tokenizer.vocab_size,
         "tokenizer.lowercase": tokenizer.lowercase,

@@ -238,8 +238,8 @@ def test_the_error_for_an_unknown_label_names_the_nearest():
         classes(["0", "postive"], spec="tsv:dev.tsv")
     assert str(error.value) == (
         "tsv:dev.tsv, example 2, has the label 'postive', which is not in"
-        " config.task.labels (negative, positive, or 0 to 1); the nearest is 'positive';"
-        " correct it, or extend config.task.labels"
+        " config.task.labels (negative, positive, or 0 to 1); the nearest is"
+        " 'positive'; correct it, or extend config.task.labels"
     )
     # No name is near "2".
     with pytest.raises(

@@ -36,13 +36,26 @@ def values_of(init_from, **changes):
 
 def test_sizes_vocabulary_and_case_are_those_of_the_model(source):
     directory, _ = source
-    values = values_of(directory, model__hidden_dropout_prob=0.3)
+    values = values_of(directory)
     config = new_run.complete(values)
     found = dataclasses.asdict(config.model)
     assert {name: found[name] for name in SIZES} == SIZES
-    assert found["hidden_dropout_prob"] == 0.3  # a setting of training
     assert config.tokenizer.vocab_size == len(VOCAB) and config.tokenizer.lowercase
     assert values.model.hidden_size == 768  # the argument is not changed
+
+
+def test_a_model_trained_without_dropout_continues_without_it(source):
+    directory, _ = source
+    (directory / "SHA256SUMS").unlink(missing_ok=True)
+    hidden, attention = "hidden_dropout_prob", "attention_probs_dropout_prob"
+    change_json(directory, "config.json", **{hidden: 0.1, attention: 0.0})
+    values = values_of(
+        directory, **{f"model__{hidden}": 0.3, f"model__{attention}": 0.2}
+    )
+    model = new_run.complete(values).model
+    assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.3, 0)
+    model = new_run.complete(values, [f"model.{attention}"]).model
+    assert model.attention_probs_dropout_prob == 0.2
 
 
 def test_the_case_of_the_model_precedes_that_of_the_config_file(source):
