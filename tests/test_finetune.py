@@ -19,6 +19,7 @@ from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from tests.commands import run, run_well
+from tests.conftest import make_config
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
@@ -304,6 +305,32 @@ def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
         return
     with pytest.raises(ConfigError, match=re.escape(expected)):
         setup_lib.fit_length(config, given, "--model=m", most)
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "given", "expected"),
+    [
+        ("sst2", (0.0, 0.0), (), (0.0, 0.0)),
+        ("sst2", (0.2, 0.0), (), (0.1, 0.0)),
+        ("sst2", (0.0, 0.0), ("dropout.hidden_prob",), (0.1, 0.0)),
+        ("similarity", (0.0, 0.0), (), (0.1, 0.1)),
+    ],
+)
+def test_a_model_pretrained_without_dropout_is_tuned_without_it(
+    name, pretrained, given, expected
+):
+    values = config_dict(name)
+    if name == "similarity":
+        values.task.positives = ("text",)  # SimCSE, which learns from dropout
+    config = tasks_config.from_config_dict(values)
+    hidden, attention = pretrained
+    model = make_config(
+        model__hidden_dropout_prob=hidden,
+        model__attention_probs_dropout_prob=attention,
+    ).model
+    found = setup_lib.fit_dropout(config, given, model).dropout
+    assert (found.hidden_prob, found.attention_prob) == expected
+    assert found.head_prob == 0.1
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DropoutConfig:
-    """Dropout rates, which are in config.model in pretraining."""
+    """Dropout rates, which are in config.model in pretraining.
+
+    The first two are 0 where they were 0 in pretraining, unless a flag sets them.
+    """
 
     hidden_prob: Fraction  # of embeddings and layer outputs
     attention_prob: Fraction  # of attention probabilities

@@ -220,6 +220,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
             model_lib.check_pairs(model.config, name)
         most = model.config.max_position_embeddings
         config = fit_length(config, start.given, name, most)
+    config = fit_dropout(config, start.given, encoder.config)
     # Process 0 reads first: it may have to prepare a dataset of TensorFlow Datasets.
     datasets = multihost.first_then_others(
         "labelled data", lambda: read_datasets(config, encoder.tokenizer)
@@ -257,6 +258,28 @@ def fit_length(
     fitting = dataclasses.replace(config, sequence_length=most)
     fitting.task.check(most, fitting)
     return fitting
+
+
+def fit_dropout(
+    config: FinetuneConfig, given: Collection[str], model: ModelConfig
+) -> FinetuneConfig:
+    """Sets the rates to 0 that were 0 in pretraining, unless a flag sets them.
+
+    transformers also fine-tunes with the rates in the model's config.json.
+    """
+    rates = {
+        "hidden_prob": model.hidden_dropout_prob,
+        "attention_prob": model.attention_probs_dropout_prob,
+    }
+    zeros = {
+        name: 0.0
+        for name, rate in rates.items()
+        if rate == 0
+        and f"dropout.{name}" not in given
+        and not config.task.needs_dropout
+    }
+    dropout = dataclasses.replace(config.dropout, **zeros)
+    return dataclasses.replace(config, dropout=dropout)
 
 
 def _rules(tokenizer: Tokenizer) -> Tokenizer:

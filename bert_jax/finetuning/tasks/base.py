@@ -224,6 +224,7 @@ class Task(abc.ABC):
     form: Form  # the form of an input of `predict`
     has_pairs: bool = False  # whether a row has two texts
     cuts_pairs: bool = False  # whether a long pair loses tokens of its longer text
+    needs_dropout: bool = False  # whether examples differ by dropout alone
     head: ClassVar[HeadType]
     metrics: ClassVar[tuple[str, ...]]  # choices of config.metric
     pipeline: ClassVar[str]  # the pipeline tag of the Hugging Face Hub

@@ -41,6 +41,10 @@ class Similarity(Task):
     pipeline = "sentence-similarity"
     form = Form(2, 2, "text ||| text", "A fine text. ||| Another one.")
 
+    @property
+    def needs_dropout(self):
+        return len(self.positives) == 1
+
     def check(self, length, config=None):
         if config is None or not self.positives:
             return
@@ -53,8 +57,7 @@ class Similarity(Task):
         )
         dropout = config.dropout
         require(
-            len(self.positives) == 2
-            or dropout.hidden_prob + dropout.attention_prob > 0,
+            not self.needs_dropout or dropout.hidden_prob + dropout.attention_prob > 0,
             "config.dropout.hidden_prob",
             dropout.hidden_prob,
             "must be above 0 with one column in config.task.positives: without dropout,"
