@@ -186,7 +186,7 @@ def require(*names: str) -> list[str]:
 
 
 def exclude(name: str, *others: str) -> None:
-    """Checks that none of the other flags is given beside a flag that is."""
+    """Raises ConfigError if one of the other flags is given too."""
     for other in others:
         if flags.FLAGS[other].present:
             raise ConfigError(

@@ -113,6 +113,7 @@ def test_the_written_model_has_the_reported_metrics(swept):
     directory, _ = swept
     read = tuned.read(directory / "run" / "model")
     assert read.head is not None and read.head.labels == ("against", "for")
+    assert read.config.hidden_dropout_prob == 0  # as in pretraining
     model = model_lib.place(read)
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)

@@ -63,7 +63,8 @@ class DataConfig:
 class DropoutConfig:
     """Dropout rates, which are in config.model in pretraining.
 
-    The first two are 0 where they were 0 in pretraining, unless a flag sets them.
+    The first two are 0 where they are 0 in the model, unless a flag sets them or the
+    task is SimCSE.
     """
 
     hidden_prob: Fraction  # of embeddings and layer outputs

@@ -263,10 +263,12 @@ def fit_length(
 def fit_dropout(
     config: FinetuneConfig, given: Collection[str], model: ModelConfig
 ) -> FinetuneConfig:
-    """Sets the rates to 0 that were 0 in pretraining, unless a flag sets them.
+    """Sets the encoder's rates to 0 that are 0 in the model, unless a flag sets them.
 
     transformers also fine-tunes with the rates in the model's config.json.
     """
+    if config.task.needs_dropout:
+        return config
     rates = {
         "hidden_prob": model.hidden_dropout_prob,
         "attention_prob": model.attention_probs_dropout_prob,
@@ -274,9 +276,7 @@ def fit_dropout(
     zeros = {
         name: 0.0
         for name, rate in rates.items()
-        if rate == 0
-        and f"dropout.{name}" not in given
-        and not config.task.needs_dropout
+        if rate == 0 and f"dropout.{name}" not in given
     }
     dropout = dataclasses.replace(config.dropout, **zeros)
     return dataclasses.replace(config, dropout=dropout)

@@ -200,7 +200,8 @@ def describe(setup: Setup, workdir: str, learning_rates: Sequence[float]) -> str
     lines = [
         *models,
         f"task:   {config.task.kind}{names}, rows of at most"
-        f" {config.sequence_length} tokens, best by {config.metric}",
+        f" {config.sequence_length} tokens, dropout {config.dropout.hidden_prob:g},"
+        f" best by {config.metric}",
         f"data:   {sizes[0]} to train on, dev {', '.join(sizes[1:])}",
         *(f"        {note}" for note in notes),
         f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"

@@ -75,9 +75,8 @@ def _check_given(
     for key in sorted(found.keys() & given):
         section, _, name = key.partition(".")
         value = values[section][name]
-        if name == "max_position_embeddings" and value > found[key]:
-            continue
-        if name in DROPOUT:
+        is_longer = name == "max_position_embeddings" and value > found[key]
+        if is_longer or name in DROPOUT:
             continue
         if value != found[key]:
             raise ConfigError(

@@ -35,7 +35,7 @@ TIME = {"hours": 3600.0, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
 def main() -> None:
     config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     if _DEVICES.value is not None:
-        cli.exclude("devices", "topology", "json", "price_per_chip_hour", "search")
+        cli.exclude("devices", "topology", "json", "price_per_chip_hour")
         print(check.check_devices(config, _DEVICES.value, _SLICES.value))
         return
     if _SLICES.value > 1:

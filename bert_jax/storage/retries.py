@@ -7,6 +7,7 @@ on standard error. A URL that is invalid or not permitted raises a ConfigError a
 
 import contextlib
 import errno
+import os
 import random
 import re
 import sys
@@ -70,8 +71,10 @@ def with_retries(do: Callable[[], T], path: str) -> T:
                 kind = errors.MissingObjectError if is_missing else ConfigError
                 raise kind(f"{path}: {what} ({reason(error)})") from None
             if not is_transient(error):
-                if isinstance(error, OSError) and error.filename is None:
-                    error.filename = path  # that of a write has none
+                if is_full_disk(error) and not buckets.is_remote(path):
+                    raise OSError(
+                        errno.ENOSPC, os.strerror(errno.ENOSPC), path
+                    ) from error
                 raise
             if attempt == ATTEMPTS:
                 raise errors.StorageError(

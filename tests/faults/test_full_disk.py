@@ -86,7 +86,8 @@ def test_prepare_and_export_on_a_full_disk_end_with_one_line(trained, tmp_path):
     errors = [x for x in result.stderr.splitlines() if not x.startswith("W0000")]
     assert len(errors) == 2, result.stderr
     for line, path in zip(errors, ("corpus/unfinished/", "exported;"), strict=True):
-        assert f"no space left on the disk for {tmp_path}/disk/{path}" in line
+        words = f"error: no space left on the disk for {tmp_path}/disk/{path}"
+        assert line.startswith(words)
         assert line.endswith("; free some and rerun the command")
 
 

@@ -44,7 +44,7 @@ def test_sizes_vocabulary_and_case_are_those_of_the_model(source):
     assert values.model.hidden_size == 768  # the argument is not changed
 
 
-def test_a_model_trained_without_dropout_continues_without_it(source):
+def test_a_model_trained_without_dropout_continues_without_it(source, tmp_path):
     directory, _ = source
     (directory / "SHA256SUMS").unlink(missing_ok=True)
     hidden, attention = "hidden_dropout_prob", "attention_probs_dropout_prob"
@@ -56,6 +56,10 @@ def test_a_model_trained_without_dropout_continues_without_it(source):
     assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.3, 0)
     model = new_run.complete(values, [f"model.{attention}"]).model
     assert model.attention_probs_dropout_prob == 0.2
+    # A run that has begun keeps its own rate.
+    config = new_run.complete(values, [f"model.{attention}"])
+    workdir_lib.write_config(str(tmp_path), config)
+    assert new_run.complete(values, (), str(tmp_path)) == config
 
 
 def test_the_case_of_the_model_precedes_that_of_the_config_file(source):

@@ -94,6 +94,10 @@ def test_local_reports_memory_flops_and_collectives_but_no_cycles():
             ["--devices and --json are mutually exclusive"],
         ),
         slow(
+            ["--price_per_chip_hour=1", "--devices=2"],
+            ["--devices and --price_per_chip_hour are mutually exclusive"],
+        ),
+        slow(
             ["--topology=local", "--slices=2"],
             ["--slices needs --devices", "2*v5e:16x16"],
         ),

@@ -84,6 +84,14 @@ def test_other_errors_are_raised_at_once(error, slept):
     assert len(calls) == 1 and not slept
 
 
+def test_the_error_of_a_full_disk_names_the_local_file():
+    do, _ = failing(PERMANENT[0], 2)
+    with pytest.raises(OSError, match="No space left on device: 'x'"):
+        retries.with_retries(do, "x")
+    with pytest.raises(OSError, match="No space left on device$"):
+        retries.with_retries(do, "gs://b/x")  # a temporary directory is full
+
+
 @pytest.mark.parametrize(("error", "message"), USERS, ids=lambda x: named(x))
 def test_denied_path_is_a_config_error(error, message, slept):
     do, calls = failing(error, 1)
