@@ -6,7 +6,6 @@ needed because neither safetensors nor JSON detects a flipped bit.
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import os
 import re
@@ -145,9 +144,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(tmp, ignore_errors=True)
         if storage.is_full_disk(error):  # the error of safetensors has no path
-            raise OSError(
-                errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)
-            ) from error
+            raise storage.full_disk(str(target)) from error
         raise
 
 

@@ -31,6 +31,7 @@ from bert_jax.storage.reader import Reader as Reader
 from bert_jax.storage.reader import read_ranges as read_ranges
 from bert_jax.storage.retries import USERS_ERRORS as USERS_ERRORS
 from bert_jax.storage.retries import error_number as error_number
+from bert_jax.storage.retries import full_disk as full_disk
 from bert_jax.storage.retries import is_full_disk as is_full_disk
 from bert_jax.storage.retries import is_transient as is_transient
 from bert_jax.storage.retries import raise_storage_errors as raise_storage_errors

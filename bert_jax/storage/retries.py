@@ -72,9 +72,7 @@ def with_retries(do: Callable[[], T], path: str) -> T:
                 raise kind(f"{path}: {what} ({reason(error)})") from None
             if not is_transient(error):
                 if is_full_disk(error) and not buckets.is_remote(path):
-                    raise OSError(
-                        errno.ENOSPC, os.strerror(errno.ENOSPC), path
-                    ) from error
+                    raise full_disk(path) from error
                 raise
             if attempt == ATTEMPTS:
                 raise errors.StorageError(
@@ -117,6 +115,10 @@ def is_full_disk(error: BaseException) -> bool:
     if error_number(error) in (errno.ENOSPC, errno.EDQUOT):
         return True
     return bool(re.search(r"No space left on device|\(os error 28\)", str(error)))
+
+
+def full_disk(path: str) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 @contextlib.contextmanager
