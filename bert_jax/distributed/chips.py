@@ -50,6 +50,9 @@ class Chip:
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
     flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
     devices_per_chip: int = 1
+    # The share of peak_flops that the Pallas kernels for attention reach in the
+    # compiler's schedule of BERT-base with 512 tokens, see docs/performance.md.
+    kernel_share: float = 1.0
 
     @property
     def clock_hz(self) -> float:
@@ -72,10 +75,10 @@ class Chip:
 CHIPS = {
     "TPU v2": Chip(22.5e12, 350e9, 7.48, 248e9, 2**15, devices_per_chip=2),
     "TPU v3": Chip(61.5e12, 450e9, 15.48, 328e9, 2**16, devices_per_chip=2),
-    "TPU v4": Chip(275e12, 1200e9, 30.75, 600e9, 2**18),
-    "TPU v5 lite": Chip(197e12, 819e9, 15.75, 400e9, 2**17),
-    "TPU v5": Chip(459e12, 2765e9, 95.73, 1200e9, 2**18),
-    "TPU v6 lite": Chip(918e12, 1638e9, 31.24, 800e9, 2**19),
+    "TPU v4": Chip(275e12, 1200e9, 30.75, 600e9, 2**18, kernel_share=0.17),
+    "TPU v5 lite": Chip(197e12, 819e9, 15.75, 400e9, 2**17, kernel_share=0.69),
+    "TPU v5": Chip(459e12, 2765e9, 95.73, 1200e9, 2**18, kernel_share=0.70),
+    "TPU v6 lite": Chip(918e12, 1638e9, 31.24, 800e9, 2**19, kernel_share=0.21),
     "TPU7x": Chip(1153.5e12, 3690e9, 94.74, 600e9, 2**19, devices_per_chip=2),
     "NVIDIA A100": Chip(312e12, 1555e9),  # 80 GB: 2,039
     "NVIDIA H100": Chip(989e12, 3350e9),

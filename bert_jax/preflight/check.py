@@ -216,9 +216,8 @@ class Phases:
         Operations take the compiler's estimated cycles at the chip's clock. Collectives
         run one after another at the full rate of the data sheet. Operations without an
         estimate take the time of writing their result at the full bandwidth, and Pallas
-        kernels at least that of their FLOPs at the peak rate; for attention on v5e,
-        this is three quarters of what the compiler's schedule takes. Waiting and the
-        input pipeline are not included.
+        kernels at least that of their FLOPs at `kernel_share` of the peak rate. Waiting
+        and the input pipeline are not included.
 
         Returns None if the program does not fit, or its compiler estimates no cycles.
         """
@@ -230,7 +229,7 @@ class Phases:
         seconds["collectives"] = sum(c.seconds(send) for c in program.collectives)
         for each, times in program.unestimated:
             written = each.num_bytes / chip.hbm_bytes_per_s
-            computed = each.kernel_flops / chip.peak_flops
+            computed = each.kernel_flops / (chip.kernel_share * chip.peak_flops)
             seconds[program.kind(each)] += times * max(written, computed)
         phase, step = trial.config.phases[trial.phase_index], sum(seconds.values())
         rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600

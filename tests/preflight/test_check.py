@@ -303,7 +303,8 @@ backend_config={"cost_estimate":{"flops":"197000000000","transcendentals":"0"}}
     text = PROGRAM.removesuffix("}\n") + kernel
     found = phase_estimate(text=text)
     assert found["operations_without_estimate"] == 2
-    assert found["seconds"]["attention"] == pytest.approx(1e-3)
+    assert V5E.kernel_share < 1
+    assert found["seconds"]["attention"] == pytest.approx(1e-3 / V5E.kernel_share)
 
 
 def test_a_program_without_estimated_cycles_has_no_estimate():
