@@ -93,6 +93,7 @@ def run(
                 raise ConfigError(problem)
             else:
                 main()
+                stopping.end()
     except KeyboardInterrupt:  # nothing to save yet
         print("stopped", file=sys.stderr)
         sys.exit(bert_jax.EXIT_FORCED)

@@ -130,6 +130,16 @@ def exit_now(exit_code: int) -> NoReturn:
         os._exit(exit_code)
 
 
+def end() -> None:
+    """Ends this process after a success, if it is one of several.
+
+    At its exit, Python ends daemon threads. That of `watch`, inside JAX's client, would
+    abort, and the handler of the abort would wait for Python.
+    """
+    if not _is_alone():
+        exit_now(0)
+
+
 # ------------------------------------------------------------ errors of other processes
 
 

@@ -56,6 +56,12 @@ OTHERS = {
         print("all is saved")
         stopping.exit_now(75)
     """,
+    "success": f"""
+        import atexit
+        {JOIN}
+        atexit.register(os._exit, 9)
+        print("done")
+    """,
     "an error after another ends the process": f"""
         {JOIN}
         if me == 1:
@@ -101,6 +107,12 @@ def test_interrupted_processes_wait_for_each_other(ended):
     assert "interrupted: step 3 is saved; rerun" in first.stdout and not second.stdout
     found = [(e.code, e.stdout) for e in ended["a thread that compiles"]]
     assert found == [(75, "all is saved\n"), (75, "")]
+
+
+def test_processes_that_succeed_do_not_exit_through_python(ended):
+    """It aborted one of four runs on busy cores, inside JAX's client."""
+    first, second = ended["success"]
+    assert (first.code, first.stdout, second.code) == (0, "done\n", 0)
 
 
 def test_error_after_another_ends_the_process_is_not_printed(ended):
