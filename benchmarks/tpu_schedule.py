@@ -23,9 +23,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from benchmarks import rows, tpu_bundles
-from bert_jax import config as config_lib
-from bert_jax.configs import base, large
+from benchmarks import rows, tpu_bundles, train_step
 from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
@@ -42,6 +40,7 @@ def main() -> None:
     parser.add_argument("--packed", action="store_true", help="several pairs in a row")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--layers", type=int, help="fewer layers compile faster")
+    parser.set_defaults(dtype="auto")
     try:
         print(json.dumps(measure(parser.parse_args())), flush=True)
     except ConfigError as error:
@@ -54,7 +53,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     case = case_of(args, os.environ.get("LIBTPU_INIT_ARGS", ""))
     with tpu_bundles.dumped() as directory:
         devices, chip = tpu(args.topology)
-        config = make_config(args, len(devices))
+        config = train_step.make_config(args, len(devices), pairs=8)
         mesh = mesh_lib.make_mesh(config.mesh, devices)
         trial = check.compile_step(config, mesh, 0)
         if trial.program is None:
@@ -65,9 +64,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     classes: Counter[str] = Counter()
     for each in found:
         classes[each.kind] += each.times * each.cycles
-    flops = args.batch * throughput.train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, config.phases[0]
-    )
+    flops = args.batch * throughput.train_flops_per_sequence(config, config.phases[0])
     ideal = flops / chip.flops_per_cycle
     step = sum(
         each.times * (each.bundle_cycles if e is None else e)
@@ -110,21 +107,6 @@ def tpu(topology: str) -> tuple[list[Any], chips.Chip]:
     chip = chips.chip_of(devices[0].device_kind)
     assert chip is not None, "CHIPS has all TPUs"
     return devices, chip
-
-
-def make_config(
-    args: argparse.Namespace, num_devices: int
-) -> config_lib.ExperimentConfig:
-    config = {"base": base, "large": large}[args.size].get_config()
-    phase = config.phases[0 if args.length <= 128 else 1]
-    phase.sequence_length = args.length
-    phase.global_batch_size = args.batch * num_devices
-    phase.max_sequences_per_row = 8 if args.packed else 1
-    config.phases = (phase,)
-    config.model.hidden_dropout_prob = args.dropout
-    config.model.attention_probs_dropout_prob = args.dropout
-    config.model.num_hidden_layers = args.layers or config.model.num_hidden_layers
-    return config_lib.from_config_dict(config)
 
 
 if __name__ == "__main__":

@@ -67,9 +67,7 @@ def main() -> None:
         name: [args.batch * pairs * args.steps / s for s in each]
         for name, each in seconds.items()
     }
-    flops = throughput.train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, phase
-    )
+    flops = throughput.train_flops_per_sequence(config, phase)
     device = jax.devices()[0]
     case = case_of(args, config)
     more = {"device": device.device_kind}
@@ -112,14 +110,17 @@ def case_of(args: argparse.Namespace, config: config_lib.ExperimentConfig) -> st
     return case + ("" if args.dropout else ", no dropout")
 
 
-def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
+def make_config(
+    args: argparse.Namespace, num_devices: int = 1, pairs: int = 2
+) -> config_lib.ExperimentConfig:
+    """Returns the config of a case; a row has that many `pairs` with --packed."""
     config = {"base": base, "large": large}[args.size].get_config()
     phase = config.phases[0 if args.length <= 128 else 1]
     phase.sequence_length = args.length
-    phase.global_batch_size = args.batch
+    phase.global_batch_size = args.batch * num_devices
     phase.max_predictions = min(phase.max_predictions, args.length // 2)
     if args.packed:
-        phase.max_sequences_per_row = 2
+        phase.max_sequences_per_row = pairs
     config.phases = (phase,)
     if args.layers:
         config.model.num_hidden_layers = args.layers

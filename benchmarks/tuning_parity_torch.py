@@ -52,7 +52,7 @@ def open_model(setup: Setup, seed: int, *, is_rounded: bool = False) -> Any:
             setup.encoder.tokenizer,
             setup.config.sequence_length,
         )
-        model = CLASSES[setup.head.kind].from_pretrained(scratch)
+        model = CLASSES[setup.head.type.kind].from_pretrained(scratch)
     # transformers excludes [PAD] from the gradient of the embeddings. Only the logits
     # of padding, which question answering has among its classes, depend on it.
     model.get_input_embeddings().padding_idx = None

@@ -4,9 +4,9 @@ A user error prints one line on stderr and exits with 2; a bug prints its traceb
 """
 
 import contextlib
-import importlib.util
 import os
 import re
+import runpy
 import shlex
 import sys
 import tempfile
@@ -23,14 +23,7 @@ from ml_collections import config_flags
 import bert_jax
 from bert_jax import errors, overrides, storage
 from bert_jax.distributed import devices, preemption, stopping
-from bert_jax.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    INTERRUPTED,
-    ConfigError,
-    Interrupted,
-    StorageError,
-)
+from bert_jax.errors import ConfigError, Interrupted, StorageError
 
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
 # Not listed: modules that other configs import, and sizes.py, which has an argument.
@@ -99,18 +92,16 @@ def run(
         sys.exit(bert_jax.EXIT_FORCED)
     except Interrupted as error:
         with contextlib.suppress(OSError):  # the terminal may be closed
-            print(INTERRUPTED.format(error), flush=True)
-        stopping.exit_now(EXIT_INTERRUPTED)
+            print(errors.INTERRUPTED.format(error), flush=True)
+        stopping.exit_now(errors.EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has exited, for example head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = errors.EXIT_BROKEN_PIPE
-        stopping.stop_all("standard output is closed", code, prints=False)
-        sys.exit(code)
+        fail("standard output is closed", errors.EXIT_BROKEN_PIPE, prints=False)
     except Exception as error:
         if (message := _message(error)) is None:
             stopping.stop_after(error)
             raise
-        fail(message, getattr(error, "exit_code", EXIT_USAGE))
+        fail(message, getattr(error, "exit_code", errors.EXIT_USAGE))
 
 
 def _message(error: Exception) -> str | None:
@@ -157,9 +148,9 @@ def run_and_leave(
             stopping.exit_now(1)
 
 
-def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
-    """Prints an error as one line on stderr, and ends all processes of the run."""
-    stopping.stop_all(" ".join(message.split()), exit_code)
+def fail(message: str, exit_code: int, *, prints: bool = True) -> None:
+    """Ends all processes of the run with an error of one line; see `stop_all`."""
+    stopping.stop_all(" ".join(message.split()), exit_code, prints=prints)
     sys.exit(exit_code)
 
 
@@ -269,17 +260,14 @@ def _parse(argv: list[str]) -> list[str]:
 def _load(name: str) -> ml_collections.ConfigDict:
     """Returns get_config() of a config file, or get_config(X) for --config=FILE:X."""
     file, colon, argument = name.partition(":")
-    path = _find(file)
-    spec = importlib.util.spec_from_file_location("config", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
+    path = str(_find(file))
     try:
-        spec.loader.exec_module(module)
-        if not hasattr(module, "get_config"):
+        module = runpy.run_path(path, run_name="config")
+        if "get_config" not in module:
             raise ConfigError(
                 "the file has no function get_config; see configs/tiny.py"
             )
-        config = module.get_config(*[argument][: len(colon)])
+        config = module["get_config"](*[argument][: len(colon)])
     except ConfigError as error:
         raise ConfigError(f"--config={name}: {error}") from None
     except Exception as error:

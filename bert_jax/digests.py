@@ -8,7 +8,6 @@ option -c verifies a copy on any machine.
 import hashlib
 import os
 from collections.abc import Callable
-from concurrent import futures
 from pathlib import PurePosixPath
 
 from bert_jax import storage
@@ -99,5 +98,5 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 def _digests(directory: str, names: list[str]) -> list[tuple[str, str]]:
     paths = (f"{directory}/{name}" for name in names)
-    with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
-        return list(zip(names, pool.map(sha256, paths), strict=True))
+    found = storage.in_threads(sha256, paths, num_threads=NUM_THREADS)
+    return list(zip(names, found, strict=True))

@@ -27,7 +27,6 @@ from bert_jax import cli, probes
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
 from bert_jax.loading import trained_run as run_lib
-from bert_jax.loading.trained_run import OpenedRun
 from bert_jax.training import evaluation
 
 
@@ -35,7 +34,11 @@ def main() -> None:
     given = _PROBES.value
     chosen = None if given is None else probes.read(given, "--probes")
     if _CONFIG.value:
-        run = open_initial()
+        cli.exclude("config", "workdir", "step", "corpus_dir")
+        config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
+        with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
+            run, notes = run_lib.open_start(config)
+            print("".join(f"{note}\n" for note in notes), end="")
     else:
         (workdir,) = cli.require("workdir")
         workdir = cli.directory("workdir", workdir)
@@ -52,26 +55,13 @@ def main() -> None:
     metrics = evaluation.evaluate(
         run.eval_step, run.params, batches, run.mesh, run.accumulation_steps
     )
-    result = {
-        "step": run.step,
-        **metrics,
-        "unigram_entropy": evaluation.unigram_entropy(run.corpus),
-    }
+    result: dict[str, float | None] = {"step": run.step, **metrics}
+    result["unigram_entropy"] = evaluation.unigram_entropy(run.corpus)
     if run.config.data.next_sentence:
-        majority = evaluation.next_sentence_majority(batches)
-        result["next_sentence_majority"] = majority
+        result["next_sentence_majority"] = evaluation.next_sentence_majority(batches)
     target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
     result |= probes.prepare(chosen, target)(run.params)
     print(json.dumps(result))
-
-
-def open_initial() -> OpenedRun:
-    cli.exclude("config", "workdir", "step", "corpus_dir")
-    config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
-    with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
-        run, notes = run_lib.open_start(config)
-        print("".join(f"{note}\n" for note in notes), end="")
-    return run
 
 
 if __name__ == "__main__":

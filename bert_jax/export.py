@@ -62,9 +62,6 @@ def export(
       corpus_dir: directory of the run's corpus, if it was moved.
       to: where to upload the export; None to keep it on disk only.
       is_dry_run: whether to print what would be uploaded, and keep nothing.
-
-    Raises:
-      ExportError: when the export differs from the run when it is read back.
     """
     with _destination(output, workdir, to, is_dry_run) as target:
         if to and not is_dry_run:

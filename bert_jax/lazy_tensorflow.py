@@ -47,32 +47,27 @@ def without_keras() -> Iterator[None]:
     Keras imports SciPy too. TensorFlow tolerates that Keras cannot be imported, and
     `tf.keras` imports it later.
     """
-    blocked = "keras.src"
-    if blocked in sys.modules:
-        yield
-        return
-    sys.modules[blocked] = None  # type: ignore[assignment]
+    found = sys.modules.setdefault("keras.src", None)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        del sys.modules[blocked]
+        if found is None:
+            del sys.modules["keras.src"]
 
 
 @contextlib.contextmanager
 def _discard_stderr() -> Iterator[None]:
     """Discards the stderr output of C++ code, but not that of Python's threads."""
     sys.stderr.flush()
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    before = sys.stderr
-    sys.stderr = os.fdopen(os.dup(kept), "w", buffering=1)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        sys.stderr = before  # the temporary file closes when no thread refers to it
-        os.close(kept)
-        os.close(null)
+    kept = os.fdopen(os.dup(2), "w", buffering=1)  # closes when no thread refers to it
+    null = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.redirect_stderr(kept):
+        try:
+            os.dup2(null, 2)
+            yield
+        finally:
+            os.dup2(kept.fileno(), 2)
+            os.close(null)
 
 
 if TYPE_CHECKING:

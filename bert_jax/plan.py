@@ -356,9 +356,7 @@ def num_parameters(config: ExperimentConfig) -> int:
 
 def flops_per_token(config: ExperimentConfig, phase: PhaseConfig) -> float:
     """Returns the FLOPs of a token of a row, forward and backward."""
-    model, vocab_size = config.model, config.tokenizer.vocab_size
-    row = throughput.train_flops_per_sequence(model, vocab_size, phase)
-    return row / phase.sequence_length
+    return throughput.train_flops_per_sequence(config, phase) / phase.sequence_length
 
 
 def tokens_per_second(config: ExperimentConfig, phase: PhaseConfig, kind: str) -> float:

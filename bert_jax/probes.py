@@ -206,17 +206,14 @@ def _stsb(texts: Texts, target: Target) -> Probe:
     predictor = Predictor(graphdef, target.batching(size))
 
     def correlation(params: Any) -> float:
-        cosines_N = predictor(_encoder_of(params, abstract), features)
+        by_name = parameters.leaves(params)
+        encoder = jax.tree_util.tree_map_with_path(
+            lambda path, _: by_name[parameters.path_name(path)], abstract
+        )
+        cosines_N = predictor(encoder, features)
         return 100.0 * metrics.regression(cosines_N, labels_N)["spearman"]
 
     return correlation
-
-
-def _encoder_of(params: Any, like: Any) -> Any:
-    """Returns the parameters of a model that those of an encoder are named after."""
-    by_name = parameters.leaves(params)
-    chosen = [by_name[name] for name in parameters.leaves(like)]
-    return jax.tree.unflatten(jax.tree.structure(like), chosen)
 
 
 # Kind -> its reader of examples, and the maker of its probe.

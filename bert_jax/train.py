@@ -18,7 +18,7 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.distributed import devices, multihost, preemption, stopping
+from bert_jax.distributed import devices, multihost, preemption, sharding, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import new_run
@@ -53,7 +53,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             plan = checkpoints.plan(saved_step) if saved_step else None
             budget = Budget(config, workdir, first_step, plan, bert_jax.BEGAN)
             # The step is compiled while the state is made and the first batch is read.
-            like = step_lib.abstract_state(init, mesh)
+            like = sharding.on_mesh(jax.eval_shape(init), mesh)
             train_step = step_lib.make_train_step(config, graphdef)
             jitted = compilation.jit(train_step)
             compiled = CompiledSteps(config, jitted, like, mesh)
@@ -105,10 +105,7 @@ def announce(
 
 
 def end(saver: Saver) -> None:
-    """Verifies the last checkpoint, summarizes the results and unlocks the workdir.
-
-    The kernel releases the lock of a directory; a lease of one in a bucket is ours.
-    """
+    """Verifies the last checkpoint, summarizes the results and unlocks the workdir."""
     preemption.restore_ctrl_c()
     last_step, workdir = saver.budget.last_step, saver.workdir
     with saver.monitor.activity("ending"):

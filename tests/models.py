@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
-VOCAB = (*wordpiece.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
+VOCAB = (*base.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
 
 
 TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 from bert_jax import config as config_lib
 from bert_jax import plan as plan_lib
 from bert_jax.configs import babylm, base, base_modern, gpu, gpu_day, laptop
-from bert_jax.data.tokenizers.wordpiece import SPECIAL_TOKENS
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.plan import Plan, parse_bytes

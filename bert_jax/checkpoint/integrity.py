@@ -34,8 +34,6 @@ def steps(workdir: str) -> list[int]:
     bucket, COMMIT_MARK does.
     """
     directory = os.path.join(workdir, DIRECTORY)
-    if not storage.exists(directory):
-        return []
     saved = sorted(int(name) for name in storage.names(directory) if name.isdigit())
     if storage.is_remote(workdir):
         saved = [x for x in saved if storage.exists(f"{directory}/{x}/{COMMIT_MARK}")]

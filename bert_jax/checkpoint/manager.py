@@ -79,18 +79,19 @@ class Checkpoints:
     def __init__(
         self,
         workdir: str,
-        config: CheckpointConfig | None = None,
+        config: CheckpointConfig | int | None = None,
         ranking: checkpoint_managers.PreservationPolicy | None = None,
     ):
         """Opens the workdir's checkpoints, read-only without a config.
 
-        The ranking preserves more checkpoints than `config` does.
+        A number keeps as many of the newest checkpoints. The ranking preserves more
+        than `config` does.
         """
         self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
         self._saves = 0
-        self._saved_at = time.monotonic()
+        self.saved_at = time.monotonic()  # of the last `save`, or of the start
         # The time of the last save, including its verification; 0 before the first.
         self.seconds_to_save = 0.0
         self._manager = _Manager(
@@ -136,7 +137,7 @@ class Checkpoints:
             "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         }
         self.wait()
-        self._step, self._saved_at = step, time.monotonic()
+        self._step, self.saved_at = step, time.monotonic()
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
         # `agree` needs unique names, and a process may save to several workdirs.
         self._saves += 1
@@ -152,10 +153,6 @@ class Checkpoints:
                     state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
             )
-
-    def seconds_since_save(self) -> float:
-        """Returns the seconds since the last `save`, or since this was created."""
-        return time.monotonic() - self._saved_at
 
     def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
         """Like `integrity.recover`, in all processes; the name is that of this call."""
@@ -212,7 +209,6 @@ class Checkpoints:
         return position
 
     def plan(self, step: int) -> dict[str, Any] | None:
-        """Returns the `plan` that was saved at a step."""
         return self._meta(step, lambda meta: meta.get("plan"))
 
     def _meta(self, step: int, read: Callable[[Any], T]) -> T:
@@ -258,7 +254,7 @@ class Checkpoints:
             lease.confirm_all()
             now = time.monotonic()
             # A verification reads the same bytes again.
-            self.seconds_to_save = (now - self._saved_at) + (now - start)
+            self.seconds_to_save = (now - self.saved_at) + (now - start)
 
     @contextlib.contextmanager
     def _raising_storage_errors(self) -> Iterator[None]:
@@ -278,8 +274,11 @@ class Checkpoints:
 
 
 def _preservation(
-    config: CheckpointConfig, ranking: checkpoint_managers.PreservationPolicy | None
+    config: CheckpointConfig | int,
+    ranking: checkpoint_managers.PreservationPolicy | None,
 ) -> checkpoint_managers.PreservationPolicy:
+    if isinstance(config, int):
+        return checkpoint_managers.LatestN(config)
     policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
     if config.keep_steps:
         policies.append(checkpoint_managers.CustomSteps(config.keep_steps))

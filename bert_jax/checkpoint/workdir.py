@@ -113,6 +113,17 @@ def read_config(workdir: str) -> ExperimentConfig | None:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def config_of_run(workdir: str, given: str) -> ExperimentConfig:
+    """Returns the config of the run in a workdir; errors name `given`."""
+    config = read_config(workdir)
+    if config is None:
+        raise ConfigError(
+            f"{given} has no {CONFIG_FILE}; use the workdir of a run of python -m"
+            " bert_jax.train"
+        )
+    return config
+
+
 def check_not_other(directory: str, given: str, *own: str) -> None:
     """Raises ConfigError if new files would be written into a directory of another use.
 
@@ -144,8 +155,7 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
         if storage.absolute(corpus_dir) == storage.absolute(workdir):
             own.append("manifest.json")
         check_not_other(workdir, f"--workdir={workdir}", *own)
-        checkpoints = os.path.join(workdir, integrity.DIRECTORY)
-        if storage.exists(checkpoints) and storage.names(checkpoints):
+        if storage.names(os.path.join(workdir, integrity.DIRECTORY)):
             raise ConfigError(
                 f"--workdir={workdir} has checkpoints but no {CONFIG_FILE}, so their"
                 " config is unknown; restore the file, or use another --workdir"

@@ -164,6 +164,7 @@ def _predictions_of_packed_row(phase: PhaseConfig, config: ExperimentConfig) -> 
 def _schedule_conditions(config: ExperimentConfig) -> list[tuple[bool, str, str]]:
     optimizer, num_steps = config.optimizer, config.schedule_steps
     is_wsd = optimizer.schedule == "wsd"
+    why = "needs a number of steps, so config.budget_hours=0; else set it to 0"
     least, most = 0, 0
     problem = "must be 0 with another schedule than 'wsd', or with config.budget_hours"
     if is_wsd and not config.budget_hours:
@@ -175,15 +176,9 @@ def _schedule_conditions(config: ExperimentConfig) -> list[tuple[bool, str, str]
             "budget_hours",
             "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
         ),
-        (
-            not (config.budget_hours and config.data.final_masked_lm_prob),
-            "data.final_masked_lm_prob",
-            "needs a number of steps, so config.budget_hours=0; else set it to 0",
-        ),
-        (
-            not (config.budget_hours and optimizer.average_steps),
-            "optimizer.average_steps",
-            "needs a number of steps, so config.budget_hours=0; else set it to 0",
+        *(
+            (not (config.budget_hours and operator.attrgetter(key)(config)), key, why)
+            for key in ("data.final_masked_lm_prob", "optimizer.average_steps")
         ),
         (
             optimizer.average_steps <= config.num_steps,

@@ -136,7 +136,18 @@ class LossWeightsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class AdamConfig:
+    """The keys of the optimizers of both pretraining and fine-tuning."""
+
+    weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
+    beta1: Fraction  # decay of the first moment
+    beta2: Fraction  # decay of the second moment
+    epsilon: Positive  # added outside the square root
+    clip_norm: Positive  # maximum norm of the gradient of the global batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(AdamConfig):
     """The optimizer and the learning rate schedule."""
 
     name: OptimizerName  # see training/optimizer.py
@@ -149,12 +160,7 @@ class OptimizerConfig:
     warmup_steps: CountOrZero  # steps until the learning rate reaches its peak
     # wsd: steps of the decay at the end; others: 0
     decay_steps: Branchable[CountOrZero]
-    weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
-    beta1: Fraction  # decay of the first moment
-    beta2: Fraction  # decay of the second moment
-    epsilon: Positive  # added outside the square root
     mu_dtype: Dtype  # dtype of the first moment; the second is float32
-    clip_norm: Positive  # maximum norm of the gradient of the global batch
     # evaluate and export the mean of the parameters over this many last steps, which
     # takes as much memory as they do; 0: the parameters themselves
     average_steps: Annotated[CountOrZero, Added(0)]
@@ -206,7 +212,24 @@ class EvalConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+class CommonConfig:
+    """The keys of both pretraining and fine-tuning."""
+
+    compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
+    accumulation_steps: Resumable[Count]  # microbatches per optimizer step
+    remat: Resumable[Remat]  # recomputation in the backward pass of a layer
+    log_every_steps: Resumable[Count]  # steps between log lines
+    # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
+    compilation_cache_dir: Resumable[PathOrEmpty]
+    # services that the metrics are also sent to; see monitoring/trackers.py
+    trackers: Resumable[tuple[Tracker, ...]]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(CommonConfig):
     """The config of a pretraining run."""
 
     # seed of the corpus order, the masks, the initial weights and dropout
@@ -218,15 +241,7 @@ class ExperimentConfig:
     branch_from: Branchable[str]
     # the schedule ends with these hours; 0: at num_steps
     budget_hours: Branchable[NotNegative]
-    compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
     gradient_reduction_dtype: Dtype  # dtype of kernel gradients summed over devices
-    accumulation_steps: Resumable[Count]  # microbatches per optimizer step
-    remat: Resumable[Remat]  # recomputation in the backward pass of a layer
-    log_every_steps: Resumable[Count]  # steps between log lines
-    # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
-    compilation_cache_dir: Resumable[PathOrEmpty]
-    # services that the metrics are also sent to; see monitoring/trackers.py
-    trackers: Resumable[tuple[Tracker, ...]]
     # (first step, number of steps) of a profiler trace for TensorBoard; (): none
     profile: Resumable[Annotated[tuple[Count, ...], Length(min=0, max=2)]]
     data: DataConfig
@@ -250,6 +265,3 @@ class ExperimentConfig:
         if self.optimizer.schedule_by_phase:
             return min(phase.num_steps for phase in self.phases)
         return self.num_steps
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)

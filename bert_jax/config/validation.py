@@ -21,30 +21,20 @@ import ml_collections
 from bert_jax import storage
 from bert_jax.errors import ConfigError
 
-UNLIMITED = 2**31
-
 
 @dataclasses.dataclass(frozen=True)
 class Range:
     """The range of a number; its str() is, for example, "at least 0 and below 1"."""
 
     min: float = -math.inf  # inclusive, as is max
-    max: float = math.inf
     above: float = -math.inf  # exclusive, as is below
+    max: float = math.inf
     below: float = math.inf
 
     def __str__(self) -> str:
-        limits = {
-            "at least": self.min,
-            "above": self.above,
-            "at most": self.max,
-            "below": self.below,
-        }
-        return " and ".join(
-            f"{words} {limit}"
-            for words, limit in limits.items()
-            if abs(limit) < math.inf
-        )
+        words = ("at least", "above", "at most", "below")
+        limits = zip(words, dataclasses.astuple(self), strict=True)
+        return " and ".join(f"{word} {x}" for word, x in limits if abs(x) < math.inf)
 
     def check(self, key: str, value: float) -> float:
         ok = self.min <= value <= self.max and self.above < value < self.below
@@ -57,10 +47,10 @@ class Length:
     """The number of values in a list; its str() is, for example, "at least 1"."""
 
     min: int  # inclusive, as is max
-    max: int = UNLIMITED
+    max: float = math.inf
 
     def __str__(self) -> str:
-        if self.max == UNLIMITED:
+        if self.max == math.inf:
             return f"at least {self.min}"
         return f"{self.min}" if self.max == self.min else f"{self.min} to {self.max}"
 
@@ -191,9 +181,8 @@ def leaves(
         for i, item in enumerate(value):
             yield from leaves(item, f"{path}[{i}]", marks)
     elif dataclasses.is_dataclass(value):
-        for key, hint in typing.get_type_hints(
-            type(value), include_extras=True
-        ).items():
+        hints = typing.get_type_hints(type(value), include_extras=True)
+        for key, hint in hints.items():
             own = getattr(hint, "__metadata__", ())
             inner = f"{path}.{key}" if path else key
             yield from leaves(getattr(value, key), inner, (*marks, *own))

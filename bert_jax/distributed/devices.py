@@ -5,8 +5,6 @@ for example libtpu for preflight.
 
 The chips of a TPU slice with several hosts can only be opened by all hosts together.
 Commands that run as one process use the CPU of such a host, and print a notice.
-
-Commands that compute on a CPU keep freed memory.
 """
 
 import ctypes
@@ -81,11 +79,7 @@ def use_cpu() -> None:
 
 
 def open_local_devices() -> None:
-    """Opens devices for a command that runs as one process, on one host.
-
-    On a host of a TPU slice with several hosts, it opens the CPU: the chips would wait
-    for the other hosts to open theirs.
-    """
+    """Opens devices for a command that runs as one process, on one host."""
     # Not jax.config: on a machine with a TPU, JAX sets that to "tpu,cpu" itself.
     asked = os.environ.get("JAX_PLATFORMS", "")
     if asked != "cpu" and (num_hosts := num_tpu_hosts()) > 1:

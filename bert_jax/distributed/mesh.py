@@ -12,6 +12,7 @@ from bert_jax.config import ExperimentConfig, MeshConfig, ModelConfig, multiples
 from bert_jax.errors import ConfigError
 
 AXES = ("data", "fsdp", "tensor")
+DATA_ONLY = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

@@ -75,12 +75,11 @@ def join(config: Any) -> None:
         " of them, with the same JAX_COORDINATOR_ADDRESS"
     )
     try:
-        jax.distributed.initialize(**given, **limits)
+        jax.distributed.initialize(*given, **limits)
     except ValueError as error:
         if "coordinator_address should be defined" not in str(error):
             raise
-        limits["heartbeat_timeout_seconds"] = ALONE_HEARTBEAT_SECS
-        jax.distributed.initialize(**_one_process(), **limits)
+        _join_alone(limits)
     if num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()
@@ -93,10 +92,10 @@ def join(config: Any) -> None:
     check_same_settings(config)
 
 
-def _processes_in_environment() -> dict[str, Any]:
+def _processes_in_environment() -> tuple[Any, ...]:
     values = [os.environ.get(name, "") for name in ENVIRONMENT]
     if not any(values):
-        return {}
+        return ()
     match = re.fullmatch(r"(.+:\d+) (\d+) (\d+)", " ".join(values))
     if not match or int(match[3]) >= int(match[2]):
         raise ConfigError(
@@ -105,25 +104,18 @@ def _processes_in_environment() -> dict[str, Any]:
             " the number of processes, and the index of this one, from 0; or all be"
             " unset"
         )
-    return {
-        "coordinator_address": match[1],
-        "num_processes": int(match[2]),
-        "process_id": int(match[3]),
-    }
+    return match[1], int(match[2]), int(match[3])
 
 
-def _one_process() -> dict[str, Any]:
+def _join_alone(limits: dict[str, Any]) -> None:
     # By default, simulated devices would communicate through sockets.
     jax.config.update("jax_cpu_collectives_implementation", None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    return {
-        "coordinator_address": address,
-        "coordinator_bind_address": address,  # not reachable from other hosts
-        "num_processes": 1,
-        "process_id": 0,
-    }
+    limits["heartbeat_timeout_seconds"] = ALONE_HEARTBEAT_SECS
+    limits["coordinator_bind_address"] = address  # not reachable from other hosts
+    jax.distributed.initialize(address, num_processes=1, process_id=0, **limits)
 
 
 def _leave_service_running() -> None:

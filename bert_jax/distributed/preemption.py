@@ -147,7 +147,6 @@ def _handle_signals(reader: int) -> None:
                 "interrupted: saving after this step, then stopping; press Ctrl-C again"
                 " to stop without saving",
                 file=sys.stderr,
-                flush=True,
             )
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -178,7 +177,6 @@ def _watch_notices() -> None:
                 f"notice from this machine: {', '.join(sorted(new))}; saving, then"
                 " stopping",
                 file=sys.stderr,
-                flush=True,
             )
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -24,14 +24,6 @@ from bert_jax.model import heads, int8
 GROUP_BATCHES = 50
 
 
-def num_steps(num_rows: int, num_epochs: int, batch_size: int) -> int:
-    """Returns the number of steps of a run, at least 1.
-
-    Source: google-research/bert run_classifier.py, num_train_steps.
-    """
-    return max(num_rows * num_epochs // batch_size, 1)
-
-
 class Shuffled:
     """Visits every row once per epoch; each epoch has its own random order."""
 

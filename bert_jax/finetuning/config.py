@@ -6,13 +6,13 @@ config.task has; they are fields of the classes in tasks/.
 """
 
 import dataclasses
-import json
 from typing import Annotated, Literal
 
 import ml_collections
 
 from bert_jax import storage
-from bert_jax.config import ComputeDtype, MeshConfig, Remat, Tracker, check_mesh
+from bert_jax.config import check_mesh
+from bert_jax.config.schema import AdamConfig, CommonConfig, MeshConfig
 from bert_jax.config.validation import (
     Count,
     CountOrZero,
@@ -73,7 +73,7 @@ class DropoutConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecipeConfig:
+class RecipeConfig(AdamConfig):
     num_epochs: Count  # passes over the training set
     global_batch_size: Count  # examples or windows, over all devices and microbatches
     group_by_length: bool  # put rows of similar length into the same batch
@@ -82,11 +82,6 @@ class RecipeConfig:
     # peaks that a sweep tries
     learning_rates: Annotated[tuple[Positive, ...], Length(min=1)]
     warmup_fraction: Fraction  # share of all steps
-    weight_decay: NotNegative  # decoupled; LayerNorm and biases do not decay
-    beta1: Fraction  # decay of the first moment
-    beta2: Fraction  # decay of the second moment
-    epsilon: Positive  # added outside the square root
-    clip_norm: Positive  # maximum norm of the gradient of the batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,15 +97,7 @@ class DistillConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
-    compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
-    accumulation_steps: Count  # microbatches per optimizer step
-    remat: Remat  # recomputation in the backward pass of a layer
-    log_every_steps: Count  # steps between log lines
-    # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
-    compilation_cache_dir: PathOrEmpty
-    # services that the metrics are also sent to; see monitoring/trackers.py
-    trackers: tuple[Tracker, ...]
+class FinetuneConfig(CommonConfig):
     mesh: MeshConfig
     eval_every_steps: CountOrZero  # steps between dev evaluations; 0: once per epoch
     early_stop_evals: CountOrZero  # stop after this many without improvement; 0: never
@@ -125,9 +112,6 @@ class FinetuneConfig:
     distill: DistillConfig
     metric: str  # a metric of the task; selects the best checkpoint
     task: AnyTask  # the classes in tasks/
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2)
 
 
 # Prefixes of keys that may change between the calls of a sweep: they affect where and

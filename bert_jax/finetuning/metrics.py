@@ -101,22 +101,16 @@ def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, fl
     }
 
 
-def tagging(
-    predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]
-) -> dict[str, float]:
+def tagging(predicted: list[list[str]], tags: list[list[str]]) -> dict[str, float]:
     """Returns precision, recall and F1 of entities, whose start, end and type count.
 
     Each sentence has a BIO tag for each word.
     """
     from nervaluate.evaluator import Evaluator
 
-    types = sorted({t[2:] for side in (predicted, tags) for s in side for t in s})
-    found = Evaluator(
-        [list(sentence) for sentence in tags],
-        [list(sentence) for sentence in predicted],
-        tags=[type_ for type_ in types if type_],
-        loader="list",
-    ).evaluate()["overall"]["strict"]
+    types = sorted({tag[2:] for tags_ in (*predicted, *tags) for tag in tags_} - {""})
+    evaluator = Evaluator(tags, predicted, types, loader="list")
+    found = evaluator.evaluate()["overall"]["strict"]
     return {
         "precision": float(found.precision),
         "recall": float(found.recall),
@@ -146,9 +140,6 @@ _LETTER = rf"[^\W_{_SINGLE}]"
 _UNITS = re.compile(rf"[{_SINGLE}]|{_LETTER}+(?:[.,']{_LETTER}+)*|\S")
 
 
-_METRICS = ("exact_match", "f1")
-
-
 @dataclasses.dataclass(frozen=True)
 class Units:
     # returns the form of a text that exact match compares
@@ -156,9 +147,6 @@ class Units:
     find: Callable[[str], list[str]]  # returns the units of a normalized text
     # returns the number of units that two texts share
     count_common: Callable[[Sequence[str], Sequence[str]], int]
-
-    def split(self, text: str) -> list[str]:
-        return self.find(self.normalize(text))
 
 
 def _normalize_words(text: str) -> str:
@@ -194,11 +182,8 @@ def squad(
     The answers are by question id; "" means "no answer", and a question without one
     scores 0.
     """
-    scores_2Q = _scores(questions, answers, UNITS[units])
-    return {
-        name: 100 * float(np.mean(scores_Q))
-        for name, scores_Q in zip(_METRICS, scores_2Q, strict=True)
-    }
+    scores = _scores(questions, answers, UNITS[units])
+    return {name: 100 * float(np.mean(scores_Q)) for name, scores_Q in scores.items()}
 
 
 def squad_thresholds(
@@ -221,8 +206,7 @@ def squad_thresholds(
     is_text = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
     order = np.argsort(odds, kind="stable")
     best_of = {}
-    scores_2Q = _scores(questions, answers, UNITS[units])
-    for name, scores_Q in zip(_METRICS, scores_2Q, strict=True):
+    for name, scores_Q in _scores(questions, answers, UNITS[units]).items():
         gains = np.where(has_answer, scores_Q, -is_text.astype(float))[order]
         totals = np.concatenate([[0.0], np.cumsum(gains)]) + (~has_answer).sum()
         best = int(np.argmax(totals))
@@ -233,8 +217,10 @@ def squad_thresholds(
     return best_of
 
 
-def _scores(questions: "Questions", answers: dict[str, str], units: Units) -> Any:
-    """Returns float64[2, Q], the _METRICS of each question for its best reference."""
+def _scores(
+    questions: "Questions", answers: dict[str, str], units: Units
+) -> dict[str, np.ndarray]:
+    """Returns float64[Q] by metric, of each question for its best reference."""
     scores_Q2 = []
     for question in questions.questions:
         references = [answer.text for answer in question.answers]
@@ -247,15 +233,16 @@ def _scores(questions: "Questions", answers: dict[str, str], units: Units) -> An
                 for text in references
             ]
         scores_Q2.append(np.max(pairs, axis=0))
-    return np.array(scores_Q2).T
+    return dict(zip(("exact_match", "f1"), np.array(scores_Q2).T, strict=True))
 
 
 def _score(
     units: Units, answer: str, reference: str, has_impossible: bool
 ) -> tuple[float, float]:
     """Returns exact match, and the F1 of an answer's units."""
-    is_equal = float(units.normalize(answer) == units.normalize(reference))
-    answered, expected = units.split(answer), units.split(reference)
+    answer, reference = units.normalize(answer), units.normalize(reference)
+    is_equal = float(answer == reference)
+    answered, expected = units.find(answer), units.find(reference)
     if has_impossible and not (answered and expected):
         return is_equal, float(answered == expected)
     common = units.count_common(answered, expected)

@@ -229,9 +229,9 @@ def write_card(directory: Path, setup: Setup, best: Result, scores: Scores) -> N
     config = dataclasses.replace(setup.config, recipe=recipe)
     task, names = config.task, setup.datasets.names
     cls = task.head.architecture.removeprefix("Bert").removeprefix("Model")
-    longer = WINDOWS if task.has_pairs and not task.cuts_pairs else CUT
+    longer = WINDOWS if task.has_windows else CUT
     limit = LENGTH.format(length=config.sequence_length, longer=longer)
-    limits = [limit, *[PAIRS] * task.cuts_pairs]
+    limits = [limit, *[PAIRS] * (task.has_pairs and not task.has_windows)]
     metrics = [
         f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
         for spec, found in scores.items()

@@ -158,13 +158,13 @@ class Setup:
 
     @property
     def num_steps(self) -> int:
+        """Steps of a run, as google-research/bert run_classifier.py; at least 1."""
         recipe = self.config.recipe
-        num_rows = len(self.datasets.train.features)
-        return batches.num_steps(num_rows, recipe.num_epochs, recipe.global_batch_size)
+        num_rows = len(self.datasets.train.features) * recipe.num_epochs
+        return max(num_rows // recipe.global_batch_size, 1)
 
     @functools.cached_property
     def train_step(self) -> Any:
-        """Returns the jitted train step, shared by all learning rates and seeds."""
         teacher = self.teacher.graphdef if self.teacher else None
         return compilation.jit(
             tuning_step.make_train_step(
@@ -174,7 +174,6 @@ class Setup:
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """Returns the predictor, shared by all runs and data sets."""
         config = self.config
         batch_size = config.recipe.global_batch_size
         dtype = step_lib.compute_dtype(config.compute_dtype)
@@ -205,16 +204,14 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         config.accumulation_steps,
         mesh,
     )
-    mesh_lib.host_part(mesh, jax.process_index())
     encoder = model_lib.read_encoder(start.model, start.lowercase)
     encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
-    teacher, key = None, "config.distill.teacher"
-    if config.distill.teacher:
-        teacher = model_lib.read_tuned(config.distill.teacher, HEADS, key)
     models = {f"--model={start.model}": encoder}
-    if teacher:
-        models[f"{key}={config.distill.teacher}"] = teacher
+    teacher, key = None, "config.distill.teacher"
+    if path := config.distill.teacher:
+        teacher = model_lib.read_tuned(path, HEADS, key)
+        models[f"{key}={path}"] = teacher
     for name, model in models.items():
         if config.task.has_pairs:
             model_lib.check_pairs(model.config, name)
@@ -297,7 +294,7 @@ def check_teacher(
 ) -> None:
     """Raises ConfigError if a teacher does not suit its student or the task."""
     assert teacher.head is not None
-    kind, labels = teacher.head.kind, teacher.head.labels
+    kind, labels = teacher.head.type.kind, teacher.head.labels
     sizes = teacher.config.hidden_size, encoder.config.hidden_size
     if _rules(teacher.tokenizer) != _rules(encoder.tokenizer):
         problem = "has another tokenizer than --model; distillation needs the same one"

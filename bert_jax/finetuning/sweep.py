@@ -99,7 +99,7 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
     # Process 0 writes the model, and holds only its shards of split parameters.
     whole = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
 
-    def write_all() -> str:
+    def write_all() -> None:
         scores = results_lib.write_predictions(setup, workdir, predicted, tests)
         results_lib.write_model(setup, whole, workdir, best, scores)
         results_lib.plot_curves(workdir, results, metric)
@@ -115,13 +115,12 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
         small_files.write_json(path, content)
         results_lib.print_table(results, metric)
         print(results_lib.summary(setup, workdir, best, scores, seconds))
-        return ""
 
     multihost.agree("end", write_all)  # all processes wait for process 0
 
 
-def lock_and_check(workdir: str, setup: Setup) -> str:
-    """Locks the workdir and writes its settings; returns "", for `multihost.agree`."""
+def lock_and_check(workdir: str, setup: Setup) -> None:
+    """Locks the workdir and writes its settings, which may not have changed."""
     path = Path(workdir) / SETTINGS_FILE
     if not path.is_file():
         workdir_lib.check_not_other(workdir, f"--workdir={workdir}")
@@ -144,7 +143,6 @@ def lock_and_check(workdir: str, setup: Setup) -> str:
         remedy = "restore it, or use another --workdir"
         _check_same(workdir, small_files.read_json(path, remedy), settings)
     small_files.write_json(path, settings)
-    return ""
 
 
 def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -33,7 +33,6 @@ from bert_jax.errors import ConfigError
 # GLUE's files have a few malformed lines. If more than this share of lines is
 # malformed, the file has another format.
 MAX_DROPPED = 0.01
-MAX_LINE_BYTES = 2**30  # large enough that no line of a labelled set is split
 csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
 # Values of data sets that usually mean that an example has no label: SNLI has "-", and
 # Hugging Face's datasets -1.
@@ -143,7 +142,7 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
 
 def lines_of(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a file."""
-    return lines.read(path, MAX_LINE_BYTES, None, collections.Counter())
+    return lines.read(path, lines.Reading(collections.Counter()))
 
 
 def _from_rows(

@@ -21,7 +21,6 @@ from bert_jax.monitoring.progress import Progress
 
 SEPARATOR = " ||| "  # from google-research/bert extract_features.py
 LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
-MAX_LINE_BYTES = 2**30  # large enough that no line is split
 # Files with these names usually have more than one text per line.
 NOT_LINES = (".csv", ".tsv", ".json", ".jsonl", ".html", ".htm", ".xml")
 flags.disclaim_key_flags()  # those of `define_flags` are flags of the command
@@ -94,12 +93,12 @@ def print_summary(model: Model, num_texts: int, secs: float, output: str) -> Non
 
 def read(path: str) -> Iterator[str]:
     """Yields the lines of a file or a pipe, or of standard input for "-"."""
-    limits = MAX_LINE_BYTES, None, collections.Counter()
+    reading = lines.Reading(collections.Counter())
     path = "/dev/stdin" if path == "-" else path
-    numbered = lines.read(path, *limits)
+    numbered = lines.read(path, reading)
     if path == "/dev/stdin" or Path(path).is_fifo():  # as of <(command) in a shell
         pipe = sys.stdin.buffer if path == "/dev/stdin" else open(path, "rb")
-        numbered = lines.split(_pieces(pipe), path, *limits)
+        numbered = lines.split(_pieces(pipe), path, reading)
     for _, line in numbered:
         yield line
 

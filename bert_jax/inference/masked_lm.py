@@ -117,10 +117,7 @@ class Scorer:
         text_N = np.arange(len(texts))
         ids = self._encode([*texts])
         tokens = row_layout.join(ids, self._tokenizer, self._length)
-        no_pair_N = np.full_like(text_N, -1)
-        rows, num_truncated = row_layout.of_pairs(
-            tokens, text_N, no_pair_N, self._length
-        )
+        rows, num_truncated = row_layout.of_pairs(tokens, text_N, -1, self._length)
         lengths_N = rows.pairs_N4[:, 1]
         text_M = np.repeat(text_N, lengths_N)
         starts_N = np.cumsum(lengths_N) - lengths_N

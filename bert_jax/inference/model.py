@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import MeshConfig
 from bert_jax.config.validation import one_of, require
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
@@ -83,9 +82,7 @@ def current_mesh() -> jax.sharding.Mesh:
     if not mesh.empty:
         return mesh
     devices.open_local_devices()
-    return mesh_lib.make_mesh(
-        MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
-    )
+    return mesh_lib.make_mesh(mesh_lib.DATA_ONLY)
 
 
 def as_parts(texts: Sequence[Text]) -> list[Parts]:

@@ -56,7 +56,7 @@ def load_tuned(
         directory = source_lib.model_path(os.fspath(path), "model")
         model = model_lib.read_tuned(str(directory), HEADS, "model")
         assert model.head is not None
-        settings = TASKS[model.head.kind].read_settings(
+        settings = TASKS[model.head.type.kind].read_settings(
             directory,
             threshold=threshold,
             null_threshold=null_threshold,
@@ -90,7 +90,7 @@ class TunedModel(Model):
         super().__init__(model, options)
         assert model.head is not None
         self._head, self._prompt, self._settings = model.head, model.prompt, settings
-        self.kind, self.labels = model.head.kind, model.head.labels
+        self.kind, self.labels = model.head.type.kind, model.head.labels
         self.num_cut_words = 0
         self._task = TASKS[self.kind].of_model(self.labels, settings, num_best)
         self._task.check(self.max_length)

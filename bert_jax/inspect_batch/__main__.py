@@ -30,11 +30,7 @@ from bert_jax.training import rollbacks
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     """Returns the config of a run and the batches that it has skipped so far."""
-    config = workdir_lib.read_config(workdir)
-    if config is None:
-        raise ConfigError(
-            f"--workdir={workdir} contains no training run; give the workdir of train"
-        )
+    config = workdir_lib.config_of_run(workdir, f"--workdir={workdir}")
     newest = integrity.newest_step(workdir)
     if not newest:
         return config, ()

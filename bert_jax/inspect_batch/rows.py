@@ -64,11 +64,9 @@ class Pair:
         """Returns the target of next sentence prediction."""
         if self.is_random is None:
             return "segment A only, no next sentence prediction"
-        return (
-            "B is random, label 1 (NotNext)"
-            if self.is_random
-            else "B follows A, label 0 (IsNext)"
-        )
+        if self.is_random:
+            return "B is random, label 1 (NotNext)"
+        return "B follows A, label 0 (IsNext)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,18 +115,10 @@ def read_step(
         visit = drawn.result()
         for index in range(first, stop):
             arrays = {name: x[len(rows)] for name, x in batch.items()}
-            segments = [
-                _excerpts(corpus, visit, decode, pair)
-                for pair in visit.pairs_RK5[index].tolist()
-                if pair[1]
-            ]
+            drawn_pairs = [pair for pair in visit.pairs_RK5[index].tolist() if pair[1]]
+            segments = [_excerpts(corpus, visit, decode, pair) for pair in drawn_pairs]
+            labels = [bool(pair[4]) if pair[3] else None for pair in drawn_pairs]
             tokens, num_padding = _tokens(arrays, corpus.tokenizer.vocab, len(segments))
-            labels = [
-                bool(label) if len(excerpts) == 2 else None
-                for label, excerpts in zip(
-                    arrays["next_sentence_labels"], segments, strict=False
-                )
-            ]
             pairs = tuple(map(Pair, tokens, labels, segments))
             place = visit.shard, visit.epoch, index
             rows.append(Row(len(rows) + 1, *place, pairs, num_padding))
@@ -169,9 +159,8 @@ def _excerpts(
         if not length:
             continue
         document = int(np.searchsorted(starts, start, side="right")) - 1
-        is_last = document == len(starts) - 1
-        end = len(visit.tokens) if is_last else int(starts[document + 1])
         first = int(starts[document])
+        end = int(np.append(starts, len(visit.tokens))[document + 1])
         ids = visit.tokens[first:end][:BEGINNING_TOKENS]
         if corpus.word_segmented:
             ids, _ = shard_file.split_marks(ids)

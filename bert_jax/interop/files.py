@@ -1,8 +1,4 @@
-"""Reads and writes model directories: safe paths, digests, and atomic writes.
-
-SHA256SUMS has the format of `sha256sum`, so that `sha256sum --check` reads it. It is
-needed because neither safetensors nor JSON detects a flipped bit.
-"""
+"""Reads and writes model directories: safe paths, digests, and atomic writes."""
 
 import contextlib
 import dataclasses

@@ -37,8 +37,6 @@ DEFAULTS = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
 }
 # Keys with one supported value. docs/export.md lists the effects of all keys.

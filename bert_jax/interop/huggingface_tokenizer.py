@@ -119,7 +119,7 @@ def _open_vocab_txt(path: Path, settings: dict[str, Any]) -> SourceTokenizer:
     lines = wordpiece.tokens_in(files.read(path.parent, path.name), str(path))
 
     def build(lowercase: bool) -> LibraryTokenizer:
-        tokenizer = _bert(lines, settings | {"do_lower_case": lowercase})
+        tokenizer = library.bert(lines, settings | {"do_lower_case": lowercase})
         return _finish(tokenizer, path, settings, lines)
 
     lowercase = settings.get("do_lower_case")
@@ -151,17 +151,6 @@ def _open_file(
     )
 
 
-def _bert(vocab: Sequence[str], settings: dict[str, Any]) -> tokenizers_lib.Tokenizer:
-    """Returns the tokenizer that BertTokenizer builds for a vocabulary."""
-    split_ideographs = settings.get("tokenize_chinese_chars")
-    return library.bert(
-        vocab,
-        lowercase=settings.get("do_lower_case") is not False,
-        strip_accents=settings.get("strip_accents"),
-        split_ideographs=split_ideographs is not False,
-    )
-
-
 def _with_bert_rules(
     state: dict[str, Any], settings: dict[str, Any], directory: Path
 ) -> dict[str, Any]:
@@ -175,7 +164,8 @@ def _with_bert_rules(
         given = {_RULES[key]: settings[key] for key in _RULES if key in settings}
         state = state | {"normalizer": normalizer | given}
     texts = library.SAMPLE + library.CORNERS
-    expected = library.sample_ids(_bert(SPECIAL_TOKENS, settings).to_str(), texts)
+    rules = library.bert(SPECIAL_TOKENS, settings).to_str()
+    expected = library.sample_ids(rules, texts)
     if library.sample_ids(json.dumps(state), texts) != expected:
         raise ConfigError(
             f"{directory}: tokenizer.json has other rules than"

@@ -100,13 +100,7 @@ def tokenizer_config(
     max_length: int, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
     """Returns the contents of tokenizer_config.json."""
-    names = {
-        "pad_token": tokenizers.PAD,
-        "unk_token": tokenizers.UNK,
-        "cls_token": tokenizers.CLS,
-        "sep_token": tokenizers.SEP,
-        "mask_token": tokenizers.MASK,
-    }
+    special = [token for token in tokenizers.SPECIAL_TOKENS if token in tokenizer.vocab]
     return {
         # Not BertTokenizer, which ignores the limit of 200 characters for a word in
         # tokenizer.json and builds a tokenizer with 100 (transformers 5.23).
@@ -114,7 +108,7 @@ def tokenizer_config(
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": max_length,
-    } | {key: token for key, token in names.items() if token in tokenizer.vocab}
+    } | {f"{token[1:-1].lower()}_token": token for token in special}
 
 
 def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer:

@@ -69,18 +69,13 @@ def _deletion_explained(checkpoints: Checkpoints, step: int) -> Iterator[None]:
 def check(config: ExperimentConfig) -> None:
     """Checks the source of a branch, before anything is opened or written."""
     run, step = _source(config)
-    source = workdir_lib.read_config(run)
-    if source is None:
-        raise ConfigError(
-            f"config.branch_from={config.branch_from!r}: {run} has no"
-            f" {workdir_lib.CONFIG_FILE}; use the workdir of a run of python -m"
-            " bert_jax.train"
-        )
+    given = f"config.branch_from={config.branch_from!r}"
+    source = workdir_lib.config_of_run(run, f"{given}: {run}")
     steps = integrity.steps(run)
     if step not in steps:
         raise ConfigError(
-            f"config.branch_from={config.branch_from!r}: there is no checkpoint of step"
-            f" {step}; available steps: {', '.join(map(str, steps)) or 'none'}"
+            f"{given}: there is no checkpoint of step {step}; available steps:"
+            f" {', '.join(map(str, steps)) or 'none'}"
         )
     _check_keys(source, config, run, step)
     _check_rates(source, config, run, step)

@@ -19,7 +19,7 @@ from bert_jax.config import ExperimentConfig, TokenizerConfig
 from bert_jax.config.validation import Count, build
 from bert_jax.data.corpus import corpus
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.data.tokenizers import tokenizers, wordpiece
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source, SourceTokenizer
 from bert_jax.loading import source as source_lib
@@ -48,10 +48,8 @@ class Weights:
     ) -> tuple[Position, TrainState]:
         """Returns the start of the corpus, and a new state with these weights."""
         state = init()
-        params, average = (
-            parameters.place(tree, self.arrays)
-            for tree in (state.params, state.average)
-        )
+        params = parameters.place(state.params, self.arrays)
+        average = parameters.place(state.average, self.arrays)
         state = dataclasses.replace(state, params=params, average=average)
         return Position(corpus.sha256), state
 
@@ -187,7 +185,7 @@ def _match(
             f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
             f" has a {opened.path.name}; use the model's vocabulary"
         )
-    theirs = _parse(content, config.tokenizer, path)
+    theirs = tokenizers.parse(content, config.tokenizer, path, may_lack_mask=True)
     if num_rows < len(theirs.vocab):
         raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
@@ -205,14 +203,6 @@ def _match(
     if most > len(theirs.vocab):
         notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
     return (rows if notes else None), notes
-
-
-def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tokenizer:
-    """Parses a model's vocabulary; unlike that of a run, it may lack [MASK]."""
-    if config.kind == "wordpiece":
-        vocab = wordpiece.tokens_in(content, path)
-        return tokenizers.WordPiece(vocab, config.lowercase)
-    return tokenizers.parse(content, config, path)
 
 
 def _new_tokens(

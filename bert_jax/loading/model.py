@@ -18,6 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import base, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_read, sentence_transformers
 from bert_jax.interop.files import Source
@@ -40,7 +41,6 @@ class HostModel:
     config: ModelConfig  # the sizes of the model
     head: Head | None  # the task head; None for an encoder
     tokenizer: tokenizers.Tokenizer
-    vocab_size: int  # the number of rows of the table of tokens
     max_length: int  # the maximum number of tokens in a row
     # float32 parameters by their names in a model with a head
     arrays: dict[str, np.ndarray]
@@ -79,7 +79,8 @@ def read_encoder(
         )
     # If the table is missing, `check_tensors` raises the error.
     (vocab_size, *_) = source.shapes.get(source_lib.WORD, (1,))
-    wanted = _shapes(config, vocab_size, None, has_masked_lm)
+    _, like = _structure(config, vocab_size, None, has_masked_lm, has_pooler=True)
+    wanted = parameters.shapes(like)
     source_lib.check_tensors(source, wanted, (POOLER,))
     tokenizer = _tokenizer_of(source, vocab_size, lowercase, has_flag=True)
     if has_masked_lm and base.MASK not in tokenizer.vocab:
@@ -91,10 +92,10 @@ def read_encoder(
     for name in {source_lib.WORD, BIAS} & arrays.keys():
         arrays[name] = arrays[name][: len(tokenizer.vocab)]
     notes = _notes(source, wanted, tokenizer, vocab_size)
-    vocab_size, max_length = len(tokenizer.vocab), _max_length(config, directory)
+    max_length = _max_length(config, directory)
     if not has_masked_lm and not any(x.startswith(POOLER) for x in arrays):
         notes += ("the model has no pooler; heads that use one train it from scratch",)
-    return HostModel(config, None, tokenizer, vocab_size, max_length, arrays, notes)
+    return HostModel(config, None, tokenizer, max_length, arrays, notes)
 
 
 def read_tuned(
@@ -109,7 +110,8 @@ def read_tuned(
     config = model_config(sizes, file)
     vocab_size = sizes.get("vocab_size")
     vocab_size = config_lib.build(int, vocab_size, f"{directory}: vocab_size")
-    wanted = _shapes(config, vocab_size, head, False)
+    _, like = _structure(config, vocab_size, head, False, has_pooler=True)
+    wanted = parameters.shapes(like)
     source_lib.check_tensors(source, wanted)
     arrays = source_lib.read_finite(source, wanted)
     tokenizer = _tokenizer_of(source, vocab_size, None, has_flag=False)
@@ -117,8 +119,8 @@ def read_tuned(
     prompt = (
         sentence_transformers.prompt(directory) if head.type.is_dual_encoder else ""
     )
-    sizes = vocab_size, _max_length(config, directory)
-    return HostModel(config, head, tokenizer, *sizes, arrays, notes, prompt)
+    max_length = _max_length(config, directory)
+    return HostModel(config, head, tokenizer, max_length, arrays, notes, prompt)
 
 
 def _tokenizer_of(
@@ -172,26 +174,12 @@ def _notes(
 
 def place(model: HostModel) -> PlacedModel:
     """Places a model's parameters on the mesh, without the pooler of an encoder."""
-    size, has_masked_lm = model.vocab_size, BIAS in model.arrays
+    size, has_masked_lm = len(model.arrays[source_lib.WORD]), BIAS in model.arrays
     graphdef, abstract = _structure(
         model.config, size, model.head, has_masked_lm, has_pooler=False
     )
-    mesh = jax.sharding.get_mesh()
-
-    def place_array(path: Any, leaf: Any) -> jax.Array:
-        array = model.arrays[parameters.path_name(path)]
-        return jax.device_put(array, jax.NamedSharding(mesh, leaf.sharding.spec))
-
-    params = jax.tree_util.tree_map_with_path(place_array, abstract)
-    return PlacedModel(model.config, graphdef, params)
-
-
-def _shapes(
-    config: ModelConfig, vocab_size: int, head: Head | None, has_masked_lm: bool
-) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter by name, with the pooler of an encoder."""
-    _, params = _structure(config, vocab_size, head, has_masked_lm, has_pooler=True)
-    return parameters.shapes(params)
+    like = sharding.on_mesh(abstract, jax.sharding.get_mesh())
+    return PlacedModel(model.config, graphdef, parameters.place(like, model.arrays))
 
 
 def _structure(

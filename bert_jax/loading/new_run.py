@@ -112,7 +112,7 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     if opened and opened.lowercase is not None:
         config = dataclasses.replace(config, lowercase=opened.lowercase)
     if config.vocab_file:
-        tokenizer = tokenizers.load_any_size(config)
+        tokenizer = tokenizers.load(config, any_size=True)
     else:
         tokenizer = init_from.parse_tokenizer(source, config)
     vocab_size = len(tokenizer.vocab)

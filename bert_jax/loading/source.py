@@ -152,8 +152,7 @@ def is_workdir(directory: Path) -> bool:
 
 def describe_run(directory: Path) -> tuple[Source, ExperimentConfig]:
     """Returns a run without its tensors, and its config; opens no device."""
-    config = workdir.read_config(str(directory))
-    assert config is not None, "is_workdir has found config.json"
+    config = workdir.config_of_run(str(directory), str(directory))
     corpus_dir = config.data.corpus_dir
     if not corpus.exists(corpus_dir):
         raise ConfigError(
@@ -202,11 +201,9 @@ def open_workdir(directory: Path) -> Source:
 
     def load(names: list[str]) -> list[np.ndarray]:
         mesh = jax.sharding.get_mesh()
-        whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
-        like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-            run_lib.abstract_params(config)[1],
-        )
+        _, params = run_lib.abstract_params(config)
+        # Without shardings, because every process needs all parameters.
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
         checkpoints = Checkpoints(str(directory))
         params = run_lib.restore_weights(checkpoints, config, step, like, mesh)
         checkpoints.close()

@@ -14,8 +14,8 @@ from flax import nnx
 from bert_jax import phases
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
-from bert_jax.config import ExperimentConfig, MeshConfig
+from bert_jax.checkpoint.workdir import config_of_run
+from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
@@ -53,12 +53,7 @@ def open_run(
     workdir: str, step: int | None, corpus_dir: str | None = None
 ) -> OpenedRun:
     """Restores a checkpoint, by default the newest, onto all devices."""
-    config = read_config(workdir)
-    if config is None:
-        raise ConfigError(
-            f"--workdir={workdir} has no {CONFIG_FILE}; use the workdir of a run of"
-            " python -m bert_jax.train"
-        )
+    config = config_of_run(workdir, f"--workdir={workdir}")
     if corpus_dir:
         data = dataclasses.replace(config.data, corpus_dir=corpus_dir)
         config = dataclasses.replace(config, data=data)
@@ -120,10 +115,7 @@ def restore_weights(
     like: Any,
     mesh: jax.sharding.Mesh,
 ) -> Any:
-    """Restores the weights of a step, see `TrainState.weights`.
-
-    `like` has the shapes, dtypes and partition specs of the parameters.
-    """
+    """Restores the weights of a step, see `TrainState.weights`."""
     name = "average" if config.optimizer.average_steps else "params"
     return checkpoints.restore(step, {name: like}, mesh)[name]
 
@@ -147,7 +139,6 @@ def set_mesh(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
         mesh = mesh_lib.make_mesh(config.mesh)
     if mesh is None or batch % mesh_lib.batch_divisor(mesh):
         num = math.gcd(batch, jax.device_count())
-        data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
-        mesh = mesh_lib.make_mesh(data_only, jax.devices()[:num])
+        mesh = mesh_lib.make_mesh(mesh_lib.DATA_ONLY, jax.devices()[:num])
     jax.set_mesh(mesh)
     return mesh

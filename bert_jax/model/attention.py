@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
 from bert_jax.model.dropout import Seed, keep
-from bert_jax.model.kernels import gpu
+from bert_jax.model.kernels import Options, gpu
 from bert_jax.model.ops import einsum, einsum_float32
 
 # Prefixes of the kinds of TPUs, and lengths of rows, with which the kernel takes fewer
@@ -42,12 +42,12 @@ def attention(
     with jax.named_scope("attention"):
         rate = 0.0 if seed is None else rate
         head_dim = projections[0].shape[2] * len(projections) // (3 * num_heads)
+        options = Options(head_dim, rate)
         is_square = query_ids_BT.shape == key_ids_BS.shape
         if is_square and gpu.has_kernels(projections[0]):
             from bert_jax.model.kernels import attention_gpu
 
             if head_dim in attention_gpu.HEAD_DIMS:
-                options = attention_gpu.Options(head_dim, rate)
                 return attention_gpu.attend(
                     projections, query_ids_BT, key_ids_BS, seed, options
                 )
@@ -57,7 +57,6 @@ def attention(
         if is_square and _has_tpu_kernel(q_BTD, head_dim):
             from bert_jax.model.kernels import attention_tpu
 
-            options = attention_tpu.Options(head_dim, rate)
             return attention_tpu.attend(
                 q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, seed, options
             )
@@ -102,9 +101,8 @@ def by_einsums(
     )
     rate = 0.0 if seed is None else rate
     context_BTNH = _with_gradient(q_BTNH, k_BSNH, v_BSNH, mask_B1TS, seed, rate)
-    return jnp.reshape(
-        context_BTNH, q_BTD.shape, out_sharding=sharding.spec("batch", "seq", "heads")
-    )
+    out = sharding.spec("batch", "seq", "heads")
+    return jnp.reshape(context_BTNH, q_BTD.shape, out_sharding=out)
 
 
 def _context(
@@ -166,8 +164,5 @@ _with_gradient.defvjp(_context_forward, _context_backward)
 
 def _split_heads(x_BTD: jax.Array, num_heads: int) -> jax.Array:
     B, T, D = x_BTD.shape
-    return jnp.reshape(
-        x_BTD,
-        (B, T, num_heads, D // num_heads),
-        out_sharding=sharding.spec("batch", "seq", "heads", "head_dim"),
-    )
+    out = sharding.spec("batch", "seq", "heads", "head_dim")
+    return jnp.reshape(x_BTD, (B, T, num_heads, D // num_heads), out_sharding=out)

@@ -30,7 +30,6 @@ from bert_jax.model.ops import (
     embedding_lookup,
     gather_positions,
     plus_bias,
-    precision,
 )
 
 # Checkpoint policies: which intermediates a layer saves for its backward pass; the
@@ -60,22 +59,17 @@ class Embeddings(nnx.Module):
 
     @jax.named_scope("embeddings")
     def __call__(
-        self,
-        input_ids_BT: jax.Array,
-        segment_ids_BT: jax.Array,
-        position_ids_BT: jax.Array,
-        seed: Seed | None,
-        dtype: jnp.dtype,
+        self, batch: dict[str, jax.Array], seed: Seed | None, dtype: jnp.dtype
     ) -> jax.Array:
         word_VD = _replicated(self.word[...])
         position_LD = _replicated(self.position[...])
         if sharding.platform() == "gpu":
             # The gradient is a product with one-hot rows, whose other columns are 0.
-            position_LD = position_LD[: position_ids_BT.shape[1]]
+            position_LD = position_LD[: batch["position_ids"].shape[1]]
         x_BTD = (
-            embedding_lookup(word_VD, input_ids_BT)
-            + embedding_lookup(position_LD, position_ids_BT)
-            + self._of_segments(segment_ids_BT)
+            embedding_lookup(word_VD, batch["input_ids"])
+            + embedding_lookup(position_LD, batch["position_ids"])
+            + self._of_segments(batch["segment_ids"])
         )
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
@@ -86,13 +80,8 @@ class Embeddings(nnx.Module):
         # The table has two rows, so a product with one-hot rows has a cheap gradient;
         # the gradient of a gather is a scatter of B * T rows onto two.
         one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
-        return jnp.einsum(
-            "BTs,sD->BTD",
-            one_hot_BT2,
-            segment_2D,
-            precision=precision(segment_2D.dtype),
-            out_sharding=sharding.spec("batch", "seq", "replicated"),
-        )
+        out = sharding.spec("batch", "seq", "replicated")
+        return einsum_float32("BTs,sD->BTD", one_hot_BT2, segment_2D, out)
 
     def logits(self, x_BPD: jax.Array) -> jax.Array:
         """Returns float32[B, P, V], the product of x_BPD and the word embeddings."""
@@ -128,14 +117,9 @@ class SelfAttention(nnx.Module):
 
         If x_BSD is None, they are the same.
         """
-        context_BTD = attention(
-            self._projections(x_BTD, x_BSD),
-            *ids,
-            self.num_heads,
-            self.dropout_rate,
-            seed,
-        )
-        return self.output(context_BTD)
+        projections = self._projections(x_BTD, x_BSD)
+        rate = self.dropout_rate
+        return self.output(attention(projections, *ids, self.num_heads, rate, seed))
 
     def _projections(
         self, x_BTD: jax.Array, x_BSD: jax.Array | None
@@ -167,7 +151,7 @@ class Layer(nnx.Module):
         x_BTD: jax.Array,
         x_BSD: jax.Array | None,
         ids: tuple[jax.Array, jax.Array],
-        seeds: Sequence[Seed] | None,
+        seeds: Sequence[Seed | None],
     ) -> jax.Array:
         """Returns the layer's output [B, T, D] for the queries x_BTD.
 
@@ -177,9 +161,7 @@ class Layer(nnx.Module):
           ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
           seeds: for the three dropouts.
         """
-        probs_seed, attention_seed, output_seed = (
-            (None,) * 3 if seeds is None else seeds
-        )
+        probs_seed, attention_seed, output_seed = seeds
         y_BTD = self.attention(x_BTD, x_BSD, ids, probs_seed)
         rate = self.dropout_rate
         x_BTD = add_and_norm(self.attention_norm, x_BTD, y_BTD, rate, attention_seed)
@@ -235,18 +217,10 @@ class Bert(nnx.Module):
           remat: "none", or a key of REMAT_POLICIES, which trades computation for
             memory.
         """
-        num_layers = len(self.layers)
-        embedding_seed, layer_seeds = None, [None] * num_layers
-        if dropout_key is not None:
-            embedding_seed, *seeds = dropout_key.seeds(1 + 3 * num_layers)
-            layer_seeds = [seeds[i : i + 3] for i in range(0, len(seeds), 3)]
-        x_BTD = self.embeddings(
-            batch["input_ids"],
-            batch["segment_ids"],
-            batch["position_ids"],
-            embedding_seed,
-            dtype,
-        )
+        num = 1 + 3 * len(self.layers)
+        all_seeds = [None] * num if dropout_key is None else dropout_key.seeds(num)
+        layer_seeds = [all_seeds[i : i + 3] for i in range(1, num, 3)]
+        x_BTD = self.embeddings(batch, all_seeds[0], dtype)
         states = [x_BTD]
         ids_BT = batch["sequence_ids"]
         for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):

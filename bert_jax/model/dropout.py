@@ -42,9 +42,6 @@ def row_indices(num_rows: int) -> jax.Array:
 def dropout(x: jax.Array, rate: float, seed: Seed | None) -> jax.Array:
     """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
 
-    The decision for an element is a hash of its index and of `seed`, so it needs no
-    random bits in memory, and is recomputed for the gradient instead of being stored.
-
     The first dim of x is B. If `seed` is None, x is returned.
     """
     if seed is None or rate == 0.0:
@@ -86,8 +83,9 @@ def is_kept(folded: jax.Array, rate: float) -> jax.Array:
     The hash is that of `mix32`, whose first step is `fold`, without its last step: the
     comparison depends on the high bits, which the last step does not change.
     """
-    x = folded * _signed(0x7FEB352D)
-    x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * _signed(0x846CA68B)
+    x = folded * jnp.int32(0x7FEB352D)
+    x = x ^ jax.lax.shift_right_logical(x, jnp.int32(15))
+    x = x * jnp.int32(0x846CA68B - 2**32)  # with the bits of the unsigned number
     return x >= jnp.int32(round(rate * 2**32) - 2**31)
 
 
@@ -114,7 +112,3 @@ def row_major_index(shape: tuple[int, ...], spec: jax.P | None = None) -> jax.Ar
         place = jax.lax.broadcasted_iota(jnp.int32, shape, dim, out_sharding=spec)
         index = index * jnp.int32(size) + place
     return index
-
-
-def _signed(word: int) -> jax.Array:
-    return jnp.int32(word - 2**32 if word >= 2**31 else word)

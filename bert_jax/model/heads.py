@@ -60,10 +60,6 @@ class Head:
     labels: tuple[str, ...]  # names of its outputs; one for regression; () if none
     dropout_prob: float  # of the head's input in training
 
-    @property
-    def kind(self) -> str:
-        return self.type.kind
-
 
 class Model(nnx.Module):
     """A model with a task head; subclasses have the types of these arguments."""
@@ -158,11 +154,9 @@ class BertForMultipleChoice(Model):
         rows, dropout_key = _flatten_choices(batch, dropout_key)
         pooled_R1D, states = self._pooled(rows, dropout_key, dtype, remat)
         logits_R11 = self.classifier(pooled_R1D).astype(jnp.float32)
-        logits_BC = jnp.reshape(
-            logits_R11,
-            batch["input_ids"].shape[:2],
-            out_sharding=sharding.spec("batch", "replicated"),
-        )
+        shape = batch["input_ids"].shape[:2]
+        out = sharding.spec("batch", "replicated")
+        logits_BC = jnp.reshape(logits_R11, shape, out_sharding=out)
         return Outputs(logits_BC, states)
 
 
@@ -201,11 +195,8 @@ def embeddings(states_RTD: jax.Array, sequence_ids_BCT: jax.Array) -> jax.Array:
     x_RD = mean_of_tokens(states_RTD.astype(jnp.float32), ids_RT)
     squares_R1 = jnp.sum(x_RD * x_RD, axis=1, keepdims=True)
     unit_RD = x_RD * jax.lax.rsqrt(jnp.maximum(squares_R1, 1e-24))
-    return jnp.reshape(
-        unit_RD,
-        (B, C, unit_RD.shape[1]),
-        out_sharding=sharding.spec("batch", "replicated", "replicated"),
-    )
+    out = sharding.spec("batch", "replicated", "replicated")
+    return jnp.reshape(unit_RD, (B, C, unit_RD.shape[1]), out_sharding=out)
 
 
 def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:

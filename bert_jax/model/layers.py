@@ -40,11 +40,6 @@ def _gelu_backward(approximate, x, gradient):
 
 gelu.defvjp(_gelu_forward, _gelu_backward)
 
-ACTIVATIONS = {
-    "gelu_new": functools.partial(gelu, approximate=True),
-    "gelu": functools.partial(gelu, approximate=False),
-}
-
 
 class Linear(nnx.Module):
     """A linear layer: a kernel [input, output] and a bias [output]."""
@@ -64,23 +59,21 @@ class Linear(nnx.Module):
         self.input_dim, output_dim = dims
         # Activations are never sharded over the hidden dim, so neither are biases.
         self.output_dim = "replicated" if output_dim == "embed" else output_dim
-        self.bias = nnx.Param(
-            jnp.zeros(
-                shape[1:], jnp.float32, out_sharding=sharding.spec(self.output_dim)
-            )
-        )
+        out = sharding.spec(self.output_dim)
+        self.bias = nnx.Param(jnp.zeros(shape[1:], jnp.float32, out_sharding=out))
 
     def activated(self, x_BTD: jax.Array, activation: str) -> jax.Array:
         """Returns the activation of the result, [B, T, output]."""
         bias = self.bias[...]
         (width,) = jax.typeof(bias).sharding.shard_shape(bias.shape)
-        if activation == "gelu_new" and gpu.has_kernels(x_BTD):
+        approximate = activation == "gelu_new"
+        if approximate and gpu.has_kernels(x_BTD):
             from bert_jax.model.kernels import gelu_gpu
 
             if width % gelu_gpu.COLUMNS == 0:
                 y_BTF = times_kernel(x_BTD, self.kernel[...], self._layout(3))
                 return gelu_gpu.add_and_gelu(y_BTF, bias)
-        return ACTIVATIONS[activation](self(x_BTD))
+        return gelu(self(x_BTD), approximate)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""

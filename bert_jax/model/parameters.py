@@ -51,12 +51,4 @@ def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
 
     `build` maps a PRNG key to a graphdef and a state; it allocates no memory.
     """
-    graphdefs: list[nnx.GraphDef] = []
-
-    def params() -> nnx.State:
-        graphdef, state = build(jax.random.key(0))
-        graphdefs.append(graphdef)
-        return state
-
-    abstract = jax.eval_shape(params)
-    return graphdefs[0], abstract
+    return jax.eval_shape(lambda: build(jax.random.key(0)))

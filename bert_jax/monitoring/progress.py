@@ -144,7 +144,6 @@ class StepProgress:
         self._printed_at = time.monotonic()
 
     def advance(self, step: int) -> None:
-        """Records that `step` is complete."""
         if self._timed_from is None:
             self._timed_from = step, time.monotonic()
             self._printed_at = time.monotonic()

@@ -86,23 +86,18 @@ def plot_curves(
     for axes, kind in ((left, "loss"), (right, "accuracy")):
         draw(axes, f"masked_lm_{kind}", "masked LM", "tab:blue")
         draw(axes, f"next_sentence_{kind}", "next sentence", "tab:orange")
+    grey: dict[str, Any] = {"color": "grey", "linestyle": ":"}
     if unigram_entropy is not None:
-        left.axhline(
-            unigram_entropy,
-            color="grey",
-            linestyle=":",
-            label="guessing tokens by frequency",
-        )
+        left.axhline(unigram_entropy, label="guessing tokens by frequency", **grey)
     left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
     _plot(
         right,
         lines,
         MAJORITY,
-        color="grey",
-        linestyle=":",
         drawstyle="steps-pre",  # it changes where a phase begins
         marker="_",  # a single evaluation has no line
         label="next sentence, more frequent label",
+        **grey,
     )
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
     for axes in others:

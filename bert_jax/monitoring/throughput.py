@@ -8,13 +8,11 @@ whatever the compute dtype; a device without a data sheet, such as a CPU, has no
 
 import jax
 
-from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
+from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.distributed import chips
 
 
-def train_flops_per_sequence(
-    model: ModelConfig, vocab_size: int, phase: PhaseConfig
-) -> float:
+def train_flops_per_sequence(config: ExperimentConfig, phase: PhaseConfig) -> float:
     """Returns the FLOPs of the matrix products of one row's forward and backward pass.
 
     Each token and layer takes 8 D^2 for query, key, value and output, 4 D F for the
@@ -23,6 +21,7 @@ def train_flops_per_sequence(
     that the heads read. A packed row counts its full T x T attention, although the
     kernels for GPUs skip blocks of it.
     """
+    model, vocab_size = config.model, config.tokenizer.vocab_size
     D, F, L = model.hidden_size, model.intermediate_size, model.num_hidden_layers
     T, P = phase.sequence_length, phase.max_predictions
     K = phase.max_sequences_per_row
@@ -35,9 +34,7 @@ def train_flops_per_sequence(
 
 def step_flops(config: ExperimentConfig, phase: PhaseConfig) -> float:
     """Returns the model FLOPs of a step of a phase, over all devices."""
-    return phase.global_batch_size * train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, phase
-    )
+    return phase.global_batch_size * train_flops_per_sequence(config, phase)
 
 
 def rates(

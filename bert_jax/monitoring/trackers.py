@@ -100,7 +100,6 @@ class Trackers:
                     f"config.trackers: {name} did not get all metrics; rerun the same"
                     " command to send the rest",
                     file=sys.stderr,
-                    flush=True,
                 )
 
 
@@ -204,13 +203,15 @@ class Sender:
         counts: collections.Counter[int] = collections.Counter()  # of lines, by step
         try:
             for line in writer.read(self._workdir):
-                step = line["step"]
+                step, at = line.pop("step"), line.pop("time", time.time())
                 counts[step] += 1
                 if (step, counts[step]) <= self._last:
                     continue
                 if limit_secs:
                     signal.alarm(limit_secs)
-                self._log(_values(line), step, line.get("time", time.time()))
+                # Null is a value that was not finite.
+                values = {k: v for k, v in line.items() if v is not None}
+                self._log(values, step, at)
                 self._last = step, counts[step]
                 if counts.total() % MAX_LINES == 0:
                     self._save_sent()
@@ -219,7 +220,6 @@ class Sender:
         self._read = newest
 
     def close(self, is_complete: bool) -> None:
-        """Ends the tracked run."""
         self._close(is_complete)
         self._save(self._id, self._last)
 
@@ -230,12 +230,6 @@ class Sender:
     def _save(self, id: str, last: tuple[int, ...]) -> None:
         state = {"id": id, "last_line": last}
         storage.write(self._file, (json.dumps(state) + "\n").encode())
-
-
-def _values(line: dict[str, Any]) -> dict[str, float]:
-    """Returns the finite metrics of a line; null is a value that was not finite."""
-    hidden = ("step", "time")
-    return {k: v for k, v in line.items() if v is not None and k not in hidden}
 
 
 def describe(error: Exception) -> str:

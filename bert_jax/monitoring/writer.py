@@ -75,8 +75,7 @@ class AppendOnlyFile:
     """Appends to a file; `write` reopens it after `close`.
 
     A mounted bucket stores a file when it is closed: a file that stays open is
-    invisible to other machines, and is lost with this one. In a bucket by its URL, the
-    file is an object that is written whole by `close`, and every UPLOAD_SECS.
+    invisible to other machines, and is lost with this one. See also UPLOAD_SECS.
     """
 
     def __init__(self, path: str):

@@ -109,7 +109,7 @@ def compile_step(
     """
     with jax.set_mesh(mesh):  # a thread has its own mesh
         graphdef, init = step_lib.init_state(config)
-        state = step_lib.abstract_state(init, mesh)
+        state = sharding.on_mesh(jax.eval_shape(init), mesh)
         step = compilation.jit(step_lib.make_train_step(config, graphdef))
     phase = config.phases[phase_index]
     batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
@@ -164,7 +164,6 @@ class Phases:
             f" {phase.global_batch_size} x {phase.sequence_length} tokens,"
             f" accumulation_steps={config.accumulation_steps}, remat={config.remat}",
             file=sys.stderr,
-            flush=True,
         )
         return compile_step(config, self.mesh, index)
 

@@ -82,11 +82,10 @@ def exists(path: str) -> bool:
 
 
 def names(directory: str) -> list[str]:
-    """Returns the names in a directory, in arbitrary order.
-
-    In a bucket, a directory without files has no names and does not exist.
-    """
+    """Returns the names in a directory, in arbitrary order; none if it is missing."""
     if not is_remote(directory):
+        if not exists(directory):
+            return []
         return with_retries(lambda: os.listdir(directory), directory)
 
     def once() -> list[str]:

@@ -92,16 +92,13 @@ class Lease:
         return _describe(held)
 
     def confirm(self) -> bool:
-        """Returns whether this process still has the lock; if not, calls `_leave`."""
+        """Ends this process, which must not write any more, if it has lost the lock."""
         holder = self.check()
         if holder and not self._stopped.is_set():
-            self._leave(f"{holder} has taken the lock in {self._directory}")
+            message = f"{holder} has taken the lock in {self._directory}"
+            print(f"error: {self._what}: {message}", file=sys.stderr, flush=True)
+            os._exit(EXIT_LOST)
         return holder is None
-
-    def _leave(self, message: str) -> None:
-        """Ends this process, which must not write any more."""
-        print(f"error: {self._what}: {message}", file=sys.stderr, flush=True)
-        os._exit(EXIT_LOST)
 
     def release(self) -> None:
         """Gives the lock up; another process can take it at once."""
@@ -130,7 +127,6 @@ class Lease:
             f"waiting up to {LEASE_SECS:.0f} s for the lock of {_describe(held)} to"
             " expire",
             file=sys.stderr,
-            flush=True,
         )
         deadline = time.monotonic() + LEASE_SECS
         while time.monotonic() < deadline:
@@ -156,8 +152,6 @@ class Lease:
         return number, None if held.get("released") else held
 
     def _numbers(self) -> list[int]:
-        if not storage.exists(self._directory):
-            return []
         return [int(name) for name in storage.names(self._directory) if name.isdigit()]
 
     def _path(self, number: int) -> str:

@@ -86,7 +86,6 @@ def with_retries(do: Callable[[], T], path: str) -> T:
                 f"storage: {path}: {reason(error)}; retrying in {delay:.1f} s"
                 f" ({attempt} of {ATTEMPTS - 1})",
                 file=sys.stderr,
-                flush=True,
             )
             time.sleep(delay)
     raise AssertionError("the last attempt returns or raises")

@@ -161,7 +161,6 @@ class Budget:
 
     @contextlib.contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        """Measures one of the costs."""
         start = clock()
         yield
         setattr(self._costs, name, clock() - start)

@@ -77,7 +77,7 @@ class CompiledSteps:
         state: step_lib.TrainState,
         mesh: jax.sharding.Mesh,
     ):
-        """Prepares to compile the train step of `jit` for `step.abstract_state`."""
+        """Prepares to compile the train step of `jit` for an abstract state."""
         self._config, self.state = config, state
         self._arguments = config, train_step, state, mesh
         self._thread = futures.ThreadPoolExecutor(1, "compile")

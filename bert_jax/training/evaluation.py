@@ -50,10 +50,6 @@ class HeldOut:
             )
         )
 
-    def is_due(self, step: int, last_step: int) -> bool:
-        is_last = step == last_step
-        return self.exists and (is_last or step % self._config.eval.every_steps == 0)
-
     def evaluate(self, state: TrainState, phase_index: int) -> dict[str, float]:
         """Returns the held-out metrics as eval_NAME, and the results of the probes.
 

@@ -10,14 +10,14 @@ Source: google-research/bert optimization.py; Loshchilov and Hutter 2019 (AdamW)
 al. 2020 (LAMB); Jordan 2024 (Muon), with the scale of Liu et al. 2025.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.config import ExperimentConfig, OptimizerConfig
+from bert_jax.config.schema import AdamConfig, ExperimentConfig, OptimizerConfig
 from bert_jax.model.parameters import path_name
 
 # The last component of a parameter's name determines whether it decays: kernels and
@@ -31,21 +31,6 @@ NEWTON_SCHULZ_STEPS = 5
 MUON_RMS = 0.2
 
 
-class AdamConfig(Protocol):
-    """The keys of both pretraining and fine-tuning that an optimizer reads."""
-
-    @property
-    def beta1(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
-    @property
-    def epsilon(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def clip_norm(self) -> float: ...
-
-
 class BertAdamState(NamedTuple):
     mu: Any  # a tree like the parameters, of OptimizerConfig.mu_dtype
     nu: Any  # a tree like the parameters, float32
@@ -54,7 +39,6 @@ class BertAdamState(NamedTuple):
 def make_optimizer(
     config: ExperimentConfig,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer of a run and its learning-rate schedule."""
     schedule = make_schedule(config)
     given = config.optimizer
     return transformation(given.name, given, schedule, given.mu_dtype), schedule
@@ -174,8 +158,7 @@ def decay_factor(progress: Any) -> Any:
 
     It is 1 at the start and 0 after the last step, and reaches lower losses than a
     linear decay. Source: Haegele et al. 2024, "Scaling Laws and Compute-Optimal
-    Training Beyond Fixed Training Durations" (arXiv:2405.18392), section 3, where 20%
-    of the steps decay.
+    Training Beyond Fixed Training Durations" (arXiv:2405.18392), section 3.
     """
     return 1.0 - progress**0.5
 

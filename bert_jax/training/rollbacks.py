@@ -30,33 +30,28 @@ BAD_STEPS_FILE = "bad_steps.jsonl"
 RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "z_loss", "grad_norm")
 
 
+@dataclasses.dataclass(frozen=True)
 class Guard:
-    """Checks the metrics of steps when they are fetched from the devices."""
+    """Checks the metrics of steps when they are fetched from the devices.
 
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        corpus: Corpus,
-        position: Position,
-        first_step: int,
-        workdir: str | None,
-        log: Callable[[str], None],
-    ):
-        """Prepares for the steps after `first_step`.
+    Records of steps that will be repeated are dropped; records of steps that a rollback
+    undid are kept.
+    """
 
-        Records of steps that will be repeated are dropped; records of steps that a
-        rollback undid are kept. Without a workdir, nothing is recorded. `log` prints a
-        line if some of the checked steps are not finite.
-        """
-        self._config, self._corpus, self._position = config, corpus, position
-        self._path = os.path.join(workdir, BAD_STEPS_FILE) if workdir else None
-        self._log = log
-        if self._path:
+    config: ExperimentConfig
+    corpus: Corpus
+    position: Position
+    first_step: int  # the checked steps follow it
+    workdir: str | None  # None: nothing is recorded
+    log: Callable[[str], None]  # prints a line if some of the steps are not finite
+
+    def __post_init__(self) -> None:
+        if self.workdir:
             writer.keep_lines(
-                self._path,
+                os.path.join(self.workdir, BAD_STEPS_FILE),
                 lambda record: (
-                    record["step"] <= first_step
-                    or record.get("rollbacks", 0) < position.rollbacks
+                    record["step"] <= self.first_step
+                    or record.get("rollbacks", 0) < self.position.rollbacks
                 ),
             )
 
@@ -70,32 +65,32 @@ class Guard:
         }
         if not bad:
             return
-        if self._path:
-            records = writer.AppendOnlyFile(self._path)
+        if self.workdir:
+            records = writer.AppendOnlyFile(os.path.join(self.workdir, BAD_STEPS_FILE))
             for step, values in bad.items():
                 records.write((json.dumps(self._record(step, values)) + "\n").encode())
             records.close()
         names = f"step {min(bad):,}" if len(bad) == 1 else f"{len(bad):,} steps"
         first = bad[min(bad)]
-        self._log(
+        self.log(
             f"{names} not finite (loss {first['loss']:.4g}, gradient norm"
             f" {first['grad_norm']:.4g}): update skipped, recorded in {BAD_STEPS_FILE}"
         )
         for step, values in bad.items():
             in_row = int(values["bad_steps_in_row"])
-            if in_row >= self._config.guard.max_bad_steps:
+            if in_row >= self.config.guard.max_bad_steps:
                 what = "the loss or the gradient was not finite in the last"
                 raise errors.DivergedError(step, f"{what} {in_row} steps")
 
     def _record(self, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
-        phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
-        given = {"seed": self._config.seed, "phase_index": phase_index, "step": batch}
-        rows = pipeline.places(self._corpus, self._config, **given)
+        phase_index, batch = batch_of(self.config, step - 1, self.position.skips)
+        given = {"seed": self.config.seed, "phase_index": phase_index, "step": batch}
+        rows = pipeline.places(self.corpus, self.config, **given)
         return {
             "step": step,
             "phase": phase_index,
             "batch": batch,
-            "rollbacks": self._position.rollbacks,
+            "rollbacks": self.position.rollbacks,
             # As strings, because JSON has no NaN or infinity.
             **{x: str(np.float32(metrics[x])) for x in RECORDED if x in metrics},
             "bad_steps_in_row": int(metrics["bad_steps_in_row"]),

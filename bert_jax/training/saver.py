@@ -10,6 +10,7 @@ evaluation has a loss as well.
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -103,10 +104,7 @@ class Saver:
         return self.checkpoints.workdir
 
     def check(self, step: int) -> None:
-        """Raises the error of a save, and plans the rest of a run with a budget.
-
-        Call it after every step, before `evaluate_if_due` and `save`.
-        """
+        """Raises the error of a save, and plans anew; see `Budget.update`."""
         self.checkpoints.check_for_errors()
         if self.config.budget_hours:
             seconds = self.monitor.seconds_of_steps()
@@ -140,10 +138,13 @@ class Saver:
             self.evaluate_if_due(step, state)
 
     def _is_evaluation_due(self, step: int) -> bool:
+        return self.held_out.exists and self._is_due(step, self.config.eval.every_steps)
+
+    def _is_due(self, step: int, every_steps: int) -> bool:
         # The evaluation and the save at the start of the decay also measure how long
         # those at the end will take.
-        is_due = self.held_out.is_due(step, self.budget.last_step)
-        return is_due or (self.held_out.exists and self.budget.starts_decay(step))
+        is_last = step == self.budget.last_step
+        return is_last or step % every_steps == 0 or self.budget.starts_decay(step)
 
     # ------------------------------------------------------------------------ saves
 
@@ -153,13 +154,11 @@ class Saver:
         every_minutes is checked only at log lines, because all processes have to agree.
         """
         checkpoint = self.config.checkpoint
-        is_last = step == self.budget.last_step
-        is_regular = step % checkpoint.every_steps == 0 or step in checkpoint.keep_steps
-        if is_last or is_regular or self.budget.starts_decay(step):
+        if step in checkpoint.keep_steps or self._is_due(step, checkpoint.every_steps):
             return True
         if not checkpoint.every_minutes or step % self.config.log_every_steps:
             return False
-        minutes = self.checkpoints.seconds_since_save() / 60
+        minutes = (time.monotonic() - self.checkpoints.saved_at) / 60
         return multihost.from_process_0(minutes >= checkpoint.every_minutes)
 
     def save(self, step: int, state: TrainState, position: Position) -> None:
@@ -181,7 +180,6 @@ class Saver:
         raise Interrupted(f"step {step:,} is saved in {self.workdir}")
 
     def wait(self) -> None:
-        """Waits for the save in progress."""
         with self.monitor.activity("saving"):
             self.checkpoints.wait()
 

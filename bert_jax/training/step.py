@@ -76,13 +76,6 @@ def init_state(
     return graphdef, init
 
 
-def abstract_state(
-    init: Callable[[], TrainState], mesh: jax.sharding.Mesh
-) -> TrainState:
-    """Returns the shapes, dtypes and shardings of the state that `init` makes."""
-    return sharding.on_mesh(jax.eval_shape(init), mesh)
-
-
 def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
     """Returns the PRNG keys of weight initialization and of dropout."""
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -243,7 +236,6 @@ def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainSta
 
 
 def _with_average(state: TrainState, config: ExperimentConfig) -> TrainState:
-    """Updates the mean of the parameters after a step."""
     first = config.num_steps - config.optimizer.average_steps
     # Skipped updates delay the averaged steps, as they delay the schedule.
     count = state.step - state.bad_steps - first

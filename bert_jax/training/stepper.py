@@ -1,10 +1,11 @@
 """The steps of a run: batches, waiting for compilation, replays and traces."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import CorruptError
-from bert_jax.model.parameters import path_name
+from bert_jax.model.parameters import leaves
 from bert_jax.monitoring import terminal, throughput
 from bert_jax.monitoring.monitor import Metrics, Monitor
 from bert_jax.phases import Position, Skips, runs_of_batches
@@ -27,7 +28,7 @@ from bert_jax.training.step import Batch, TrainState
 T = TypeVar("T")
 
 
-class Profiler:
+class Profiler(contextlib.ExitStack):
     """Writes a trace of config.profile for TensorBoard (xprof) to plugins/profile.
 
     As a context manager, it stops a trace that an error or an interruption cuts off.
@@ -37,22 +38,15 @@ class Profiler:
         self, steps: Sequence[int], workdir: str, first_step: int, monitor: Monitor
     ):
         """Prepares for the step after `first_step`; `steps` is config.profile."""
+        super().__init__()
         self._workdir, self._monitor = workdir, monitor
         self._steps = range(steps[0], sum(steps)) if steps else range(0)
-        self._is_on = False
         if self._steps and self._steps[0] <= first_step:
             monitor.print(
                 f"config.profile: no trace, because step {self._steps[0]:,} was taken"
                 " before this call"
             )
             self._steps = range(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_on:
-            self._stop()
 
     def step(
         self, step: int, train_step: Callable[..., T], state: Any, *arguments: Any
@@ -70,7 +64,7 @@ class Profiler:
             if is_last or jax.default_backend() == "cpu":
                 jax.block_until_ready(result)
         if is_last:
-            self._stop()
+            self.close()
         return result
 
     def _start(self) -> None:
@@ -82,10 +76,9 @@ class Profiler:
         with self._monitor.activity("profiling"):
             jax.profiler.start_trace(self._directory, profiler_options=options)
         self._monitor.stop_clock()
-        self._is_on = True
+        self.callback(self._stop)
 
     def _stop(self) -> None:
-        self._is_on = False
         with self._monitor.activity("profiling"):
             jax.profiler.stop_trace()
             if self._directory != self._workdir:
@@ -111,7 +104,6 @@ class Stepper:
     def open_log(
         self, workdir: str, first_step: int, position: Position, began: float
     ) -> None:
-        """Opens the log of the steps after `first_step`; see `Monitor.open_log`."""
         config, monitor = self.config, self.monitor
         records = workdir if multihost.is_first() else None
         guard = rollbacks.Guard(
@@ -214,10 +206,9 @@ def replay(
 
 def differing_arrays(a: Any, b: Any) -> list[str]:
     """Returns the paths of the arrays that differ on any device of this process."""
-    are_equal = _are_equal(a, b)
     return [
-        path_name(path)
-        for path, is_equal in jax.tree_util.tree_leaves_with_path(are_equal)
+        name
+        for name, is_equal in leaves(_are_equal(a, b)).items()
         # Each device compares its own copy of a replicated array.
         if not all(bool(shard.data) for shard in is_equal.addressable_shards)
     ]
@@ -229,7 +220,4 @@ def _are_equal(a: Any, b: Any) -> Any:
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-    kind = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
-    return jax.lax.bitcast_convert_type(x, kind)
+    return x.view(f"uint{8 * x.dtype.itemsize}")

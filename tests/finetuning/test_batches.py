@@ -15,11 +15,6 @@ from tests.finetuning import tuned
 from tests.models import TOKENIZER
 
 
-def test_num_steps_equals_that_of_the_released_code():
-    assert batches.num_steps(67_349, 3, 32) == 6_313
-    assert batches.num_steps(5, 1, 32) == 1
-
-
 @pytest.mark.parametrize("is_grouped", [False, True])
 @pytest.mark.parametrize("num_rows, size", [(10, 4), (12, 4), (3, 8), (500, 3)])
 def test_every_row_is_visited_once_per_epoch(num_rows, size, is_grouped):

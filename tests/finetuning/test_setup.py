@@ -24,7 +24,8 @@ def test_the_model_has_the_encoders_sizes_and_the_configs_dropout(tmp_path):
     assert model.hidden_size == setup.encoder.config.hidden_size
     assert model.hidden_dropout_prob == 0.25
     assert model.attention_probs_dropout_prob == 0.5
-    assert setup.num_steps == len(setup.datasets.train.features) * 3 // 8
+    assert setup.num_steps == len(setup.datasets.train.features) * 3 // 8 == 24
+    assert labelled.make_setup(tmp_path, recipe__global_batch_size=512).num_steps == 1
 
 
 def test_any_parameters_are_evaluated_on_any_set(tmp_path):

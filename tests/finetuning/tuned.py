@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base
 from bert_jax.finetuning.tasks import HEADS as TYPES
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.finetuning.tasks.base import Task
@@ -71,7 +71,7 @@ def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
     lengths = random.integers(T // 2, T + 1, (*lead, 1))
     place = np.broadcast_to(np.arange(T), (*lead, T))
     real = place < lengths
-    first = len(wordpiece.SPECIAL_TOKENS)
+    first = len(base.SPECIAL_TOKENS)
     batch = {
         "input_ids": np.where(real, random.integers(first, 97, (*lead, T)), 0),
         "segment_ids": (place >= lengths // 2) & real,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax import inference
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
 from tests.commands import run_code
@@ -18,7 +18,7 @@ from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
 
 LETTERS = "abcdefghijklmnop"
-VOCAB = (*wordpiece.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS))
+VOCAB = (*base.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS))
 TOKENIZER = wordpiece.WordPiece(
     (*VOCAB, *(f"[unused{i}]" for i in range(97 - len(VOCAB)))), lowercase=True
 )

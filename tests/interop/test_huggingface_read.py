@@ -321,7 +321,7 @@ def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     head = huggingface_read.parse_head(
         config | {"hidden_dropout_prob": 0.2}, PATH, HEADS
     )
-    assert head.kind == kind and head.dropout_prob == 0.2
+    assert head.type.kind == kind and head.dropout_prob == 0.2
     # A missing key has the default of transformers' BertConfig.
     config.pop("hidden_dropout_prob", None)
     assert huggingface_read.parse_head(config, PATH, HEADS).dropout_prob == 0.1
@@ -350,17 +350,11 @@ def test_unsupported_head_is_an_error(changes, words):
         huggingface_read.parse_head(config, PATH, HEADS)
 
 
-# transformers 5 removed this key and supports one value of it.
-REMOVED = {"position_embedding_type"}
-
-
 def test_defaults_equal_those_of_transformers():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig()
-    found = {
-        key: getattr(config, key) for key in huggingface_read.DEFAULTS.keys() - REMOVED
-    }
-    assert found == {key: huggingface_read.DEFAULTS[key] for key in found}
+    found = {key: getattr(config, key) for key in huggingface_read.DEFAULTS}
+    assert found == huggingface_read.DEFAULTS
 
 
 PAGE = (ROOT / "docs" / "export.md").read_text()

@@ -27,9 +27,8 @@ TEXTS = [
 ]
 
 
-def bert(**changes):
-    rules = {"lowercase": True, "strip_accents": None, "split_ideographs": True}
-    return library.bert(VOCAB, **rules | changes)
+def bert(**settings):
+    return library.bert(VOCAB, settings)
 
 
 def write(directory, tokenizer=None, vocab=None, **settings):
@@ -217,7 +216,10 @@ OTHER_LINES = {"vocab": (*VOCAB[:-2], "dog", "E1")}
         ({"tokenizer": course_like()} | OF_BERT, "other rules than BertTokenizer"),
         ({"tokenizer": short_words()} | OF_BERT, "other rules than BertTokenizer"),
         ({"tokenizer": bpe()}, "other rules than BertTokenizer"),
-        ({"tokenizer": bert(lowercase=False)}, "BertTokenizer with do_lower_case=True"),
+        (
+            {"tokenizer": bert(do_lower_case=False)},
+            "BertTokenizer with do_lower_case=True",
+        ),
         (
             {"tokenizer": course_like(), "do_lower_case": False} | OF_FILE,
             "do_lower_case=False, but the normalizer of tokenizer.json has True",

@@ -12,7 +12,7 @@ import pytest
 from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import training, wordpiece
+from bert_jax.data.tokenizers import base, training, wordpiece
 from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
 from bert_jax.training import step as step_lib
@@ -97,7 +97,7 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
 
 def test_train_with_an_invalid_source_writes_nothing(trained, tmp_path):
     workdir, vocabulary = tmp_path / "run", tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(wordpiece.SPECIAL_TOKENS))
+    vocabulary.write_text("\n".join(base.SPECIAL_TOKENS))
     changes = {
         "init_from": str(trained / "run"),
         "data.corpus_dir": str(tmp_path / "corpus"),

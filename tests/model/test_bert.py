@@ -271,10 +271,9 @@ def test_embedding_dropout_follows_layer_norm():
     config = with_dropout(hidden=0.25)
     embeddings = with_random_vectors(build(config)).bert.embeddings
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
-    ids = [batch[f"{name}_ids"] for name in ("input", "segment", "position")]
-    whole = embeddings(*ids, None, F32)
-    seed = seeds_of(len(ids[0]))[0]
-    assert_dropped(embeddings(*ids, seed, F32), whole, 0.25)
+    whole = embeddings(batch, None, F32)
+    seed = seeds_of(len(batch["input_ids"]))[0]
+    assert_dropped(embeddings(batch, seed, F32), whole, 0.25)
 
 
 def test_attention_dropout_applies_to_the_probabilities():
@@ -321,7 +320,7 @@ def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
     ones_BTD = jnp.ones((B, T, D))
     x_BTD = jax.random.normal(jax.random.key(1), (B, T, D))
     ids_BT = jnp.ones((B, T), jnp.int32)
-    whole = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), None) - ones_BTD
+    whole = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), [None] * 3) - ones_BTD
     found = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), seeds_of(B)) - ones_BTD
     assert_dropped(found, whole, 0.25)
 

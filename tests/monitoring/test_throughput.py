@@ -49,9 +49,7 @@ def test_flops_equal_those_of_the_matrix_products_in_the_program():
     B, T, D = phase.global_batch_size, phase.sequence_length, config.model.hidden_size
     # The segment embedding is a product with one-hot rows, which MFU does not count.
     counted = count_products(jaxpr.jaxpr) / B - 2 * T * 2 * D
-    formula = throughput.train_flops_per_sequence(
-        config.model, config.tokenizer.vocab_size, phase
-    )
+    formula = throughput.train_flops_per_sequence(config, phase)
     assert formula / 3 == pytest.approx(counted, rel=1e-6)
 
 

@@ -68,18 +68,18 @@ def test_a_process_that_pauses_before_it_creates_its_lock_notices_the_next(monke
     assert third.check() is None and storage.names(DIRECTORY) == ["2"]
 
 
-def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch):
+def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch, capsys):
     monkeypatch.setattr(lease, "RENEWAL_SECS", 60.0)
     lost = []
-    monkeypatch.setattr(Lease, "_leave", lambda self, message: lost.append(message))
+    monkeypatch.setattr(os, "_exit", lost.append)
     lock = Lease(DIRECTORY, "x")
     assert lock.acquire() is None
     lease.confirm_all()
     assert not lost
     storage.write(f"{DIRECTORY}/2", holder(host="other", machine="other"))
     lease.confirm_all()
-    (message,) = lost
-    assert "on other has taken the lock in gs://b/run/lock" in message
+    (message,) = capsys.readouterr().err.splitlines()
+    assert lost and "on other has taken the lock in gs://b/run/lock" in message
 
 
 def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
@@ -118,9 +118,9 @@ def test_a_lock_that_is_renewed_or_taken_is_not_taken():
 
 
 @pytest.mark.slow
-def test_it_is_renewed_until_another_process_takes_it(bucket, monkeypatch):
+def test_it_is_renewed_until_another_process_takes_it(bucket, monkeypatch, capsys):
     lost = []
-    monkeypatch.setattr(Lease, "_leave", lambda self, message: lost.append(message))
+    monkeypatch.setattr(os, "_exit", lost.append)
     lock = Lease(DIRECTORY, "x")
     assert lock.acquire() is None
     before = bucket.objects["b/run/lock/1"]
@@ -134,6 +134,6 @@ def test_it_is_renewed_until_another_process_takes_it(bucket, monkeypatch):
     while not lost:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert "on other has taken the lock" in lost[0] and lock.check()
+    assert "on other has taken the lock" in capsys.readouterr().err and lock.check()
     lock.release()
     assert "b/run/lock/2" in bucket.objects  # it is not ours to remove

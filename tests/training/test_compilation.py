@@ -41,7 +41,7 @@ def test_each_phase_is_compiled_while_the_one_before_it_runs():
     config = two_phases()
     mesh = use_mesh(2, 2, 2)
     init, train_step = make_step(config)
-    like = step_lib.abstract_state(init, mesh)
+    like = sharding.on_mesh(jax.eval_shape(init), mesh)
     compiled = CompiledSteps(config, train_step, like, mesh)
     assert compiled.start(0) is compiled.start(0)
     first = compiled.get(0)

@@ -19,11 +19,7 @@ def make_saver(tmp_path, **changes):
         losses = {"eval_loss": 1.0, "eval_masked_lm_loss": 1.0}
         return losses | {"eval_masked_lm_accuracy": 0.5}
 
-    held_out: Any = SimpleNamespace(
-        evaluate=evaluate,
-        exists=True,
-        is_due=lambda step, last_step: step in (1, last_step),
-    )
+    held_out: Any = SimpleNamespace(evaluate=evaluate, exists=True)
     checkpoints: Any = SimpleNamespace(workdir=str(tmp_path), steps=lambda: [])
     budget = Budget(config, str(tmp_path), 0, None, began=0.0)
     ranking = Ranking(config.checkpoint.keep_best)
@@ -32,14 +28,14 @@ def make_saver(tmp_path, **changes):
 
 def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
     """Otherwise, their rate would include the evaluation."""
-    saver = make_saver(tmp_path, checkpoint__keep_best=0)
+    saver = make_saver(tmp_path, checkpoint__keep_best=0, eval__every_steps=1)
     saver.monitor.step(1, 0, step_metrics(1.0))
     assert not saver.evaluate_if_due(1, 1)
     assert [line["step"] for line in lines(tmp_path)] == [1, 1]
 
 
 def test_the_best_state_is_saved_when_it_is_evaluated(tmp_path):
-    saver = make_saver(tmp_path, checkpoint__keep_best=1)
+    saver = make_saver(tmp_path, checkpoint__keep_best=1, eval__every_steps=1)
     for step in (1, 20):  # of equal ones, the earlier is the best
         saver.monitor.step(step, 0, step_metrics(1.0))
         assert saver.evaluate_if_due(step, step) == (step == 1)

@@ -3,6 +3,8 @@
 This is not a complete config; the other files in this directory start from it.
 """
 
+from typing import Any
+
 import ml_collections
 
 
@@ -18,11 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.compilation_cache_dir = "auto"
     config.trackers = ()
 
-    config.mesh = ml_collections.ConfigDict()
-    config.mesh.data = -1  # all devices
-    config.mesh.fsdp = 1
-    config.mesh.tensor = 1
-    config.mesh.shard_optimizer = False
+    config.mesh = {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
 
     config.data = ml_collections.ConfigDict()
     config.data.header = ()  # column names of a tsv or csv without a header line
@@ -60,16 +58,14 @@ def get_config() -> ml_collections.ConfigDict:
 
 def text_task(
     kind: str, text: tuple[str, ...], labels: tuple[str, ...]
-) -> ml_collections.ConfigDict:
+) -> dict[str, Any]:
     """Returns a text task with the column names of GLUE in TensorFlow Datasets."""
-    return ml_collections.ConfigDict(
-        {
-            "kind": kind,
-            "text": text,
-            "label": "label",
-            "labels": labels,
-            "glue": (),
-            "index": "",
-            "threshold": 0.5,
-        }
-    )
+    return {
+        "kind": kind,
+        "text": text,
+        "label": "label",
+        "labels": labels,
+        "glue": (),
+        "index": "",
+        "threshold": 0.5,
+    }

@@ -38,16 +38,13 @@ def get_config(train_on: str = "scores") -> ml_collections.ConfigDict:
     config.data.train = "tfds:glue/stsb:train"
     config.data.dev = ("tfds:glue/stsb:validation",)
     config.data.test = ()
-    config.task = ml_collections.ConfigDict(
-        {
-            "kind": "similarity",
-            "text": ("sentence1", "sentence2"),
-            "label": "label",
-            "max_label": 5.0,
-            "positives": POSITIVES[train_on],
-            "temperature": 0.05,  # Gao et al. 2021, table D.1
-        }
-    )
+    config.task = ml_collections.ConfigDict()
+    config.task.kind = "similarity"
+    config.task.text = ("sentence1", "sentence2")
+    config.task.label = "label"
+    config.task.max_label = 5.0
+    config.task.positives = POSITIVES[train_on]
+    config.task.temperature = 0.05  # Gao et al. 2021, table D.1
     config.recipe.num_epochs = 4  # sentence-transformers training_stsbenchmark.py
     config.recipe.global_batch_size = 16  # Reimers and Gurevych 2019, section 3.1
     if train_on != "scores":

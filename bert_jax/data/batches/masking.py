@@ -194,12 +194,7 @@ def _choose_units(
         begin_BK, left_BK = begin_BK + take_BK, left_BK - take_BK
         room_BK = room.reshape(room_BK.shape)
     units = np.concatenate([first_U[:0], *chosen])
-    lengths = lengths_U[units]
-    before = np.cumsum(lengths) - lengths
-    flat = token_C[
-        np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())
-    ]
-    flat.sort()
+    flat = np.sort(token_C[pairs.slice_indices(first_U[units], lengths_U[units])])
     num_rows, length = ids_BT.shape
     row, position = np.divmod(flat, length)
     count_B = np.bincount(row, minlength=num_rows)
@@ -239,10 +234,7 @@ def _slices(
     """Returns the flat indices of the slices [begin, begin + take) of each row."""
     num_rows, length = order_BT.shape
     row_B1 = np.arange(num_rows)[:, None] * length
-    take = take_BK.ravel()
-    before = np.cumsum(take) - take
-    index = np.repeat((row_B1 + begin_BK).ravel() - before, take)
-    index += np.arange(len(index))
+    index = pairs.slice_indices((row_B1 + begin_BK).ravel(), take_BK.ravel())
     return np.repeat(row_B1[:, 0], take_BK.sum(axis=1)) + order_BT.ravel()[index]
 
 
@@ -316,9 +308,7 @@ def _fit(
         used = np.cumsum(lengths)
         is_first = np.diff(pair, prepend=-1) != 0
         before = (used - lengths)[is_first]
-        used -= np.repeat(
-            before, np.diff(np.append(np.flatnonzero(is_first), len(pair)))
-        )
+        used -= before[np.cumsum(is_first) - 1]
         fits = used <= room_N[pair]
         chosen_U[open_[fits]] = True
         room_N -= np.bincount(pair[fits], lengths[fits], len(room_N)).astype(np.int64)
@@ -345,7 +335,7 @@ def _replace(
 
 
 def mix32(x: np.ndarray) -> np.ndarray:
-    """Returns a bijective hash of uint32 words, the same as `model.ops.mix32`."""
+    """Returns a bijective hash of uint32 words, the same as `model.dropout.mix32`."""
     x = x ^ (x >> np.uint32(16))
     x *= np.uint32(0x7FEB352D)
     x ^= x >> np.uint32(15)

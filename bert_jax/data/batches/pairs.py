@@ -38,7 +38,7 @@ class Documents:
         cls, sentence_lengths_S: np.ndarray, document_lengths_D: np.ndarray
     ) -> "Documents":
         """Takes tokens per sentence and sentences per document, all at least 1."""
-        return cls(_offsets(sentence_lengths_S), _offsets(document_lengths_D))
+        return cls(offsets(sentence_lengths_S), offsets(document_lengths_D))
 
     def slice(self, start: int, stop: int) -> "Documents":
         """Returns documents start to stop - 1, with token offsets in the shard."""
@@ -239,7 +239,7 @@ def _cut(offsets_G: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.nda
     int64[parts + 1], and the first part of each range, int64[G + 1].
     """
     num_parts = -(-np.diff(offsets_G) // max_num_tokens)
-    first_part = _offsets(num_parts)
+    first_part = offsets(num_parts)
     part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
     starts = np.repeat(offsets_G[:-1], num_parts) + part * max_num_tokens
     return np.append(starts, offsets_G[-1]), first_part
@@ -310,8 +310,16 @@ def truncate_longest(
     )
 
 
-def _offsets(lengths_N: np.ndarray) -> np.ndarray:
+def offsets(lengths_N: np.ndarray) -> np.ndarray:
+    """Returns where each item starts, and the end of the last one, int64[N + 1]."""
     return np.concatenate([[0], np.cumsum(lengths_N, dtype=np.int64)])
+
+
+def slice_indices(starts_N: np.ndarray, lengths_N: np.ndarray) -> np.ndarray:
+    """Returns the indices of the slices [start, start + length), one after another."""
+    index = np.repeat(starts_N + lengths_N - np.cumsum(lengths_N), lengths_N)
+    index += np.arange(len(index))
+    return index
 
 
 # --------------------------------------------------------------------------- packing
@@ -331,12 +339,9 @@ def pack(
     if max_sequences_per_row == 1:
         return np.arange(len(lengths_N))[:, None]
     groups = _fill(lengths_N, sequence_length, max_sequences_per_row)
-    shapes = np.array(
-        [
-            lengths + (0,) * (max_sequences_per_row - len(lengths))
-            for _, lengths in groups
-        ]
-    ).reshape(-1, max_sequences_per_row)
+    K = max_sequences_per_row
+    padded = [lengths + (0,) * (K - len(lengths)) for _, lengths in groups]
+    shapes = np.array(padded).reshape(-1, K)
     lengths_RK = np.repeat(shapes, [count for count, _ in groups], axis=0)
     # The places of each length are filled with the pairs of that length, in order.
     pairs_RK = np.full(lengths_RK.shape, -1)
@@ -359,9 +364,7 @@ def _fill(
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Packs pairs; returns groups of (number of rows, lengths of their pairs)."""
     full: list[tuple[int, tuple[int, ...]]] = []
-    by_room: dict[int, list[tuple[int, tuple[int, ...]]]] = collections.defaultdict(
-        list
-    )
+    by_room = collections.defaultdict[int, list[tuple[int, tuple[int, ...]]]](list)
     has_room = 0  # bit r is set if there are rows with room for r tokens
 
     counts = np.bincount(lengths_N)

@@ -99,14 +99,6 @@ def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
 SHORTEST_ROW = 16
 
 
-def row_length(num_tokens: int, longest: int) -> int:
-    """Returns the smallest of 16, 32, 64, ... that fits the tokens, at most `longest`.
-
-    Few distinct lengths need few compiled programs, and rows have little padding.
-    """
-    return min(max(SHORTEST_ROW, 1 << (num_tokens - 1).bit_length()), longest)
-
-
 @dataclasses.dataclass(frozen=True)
 class Tokens:
     """Concatenated tokens of texts, after the special tokens of a row."""
@@ -127,10 +119,9 @@ def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Toke
 
 
 def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.ndarray:
-    """Returns the values of all texts, aligned with `tokens.ids`; else `elsewhere`."""
-    every = np.full(len(tokens.ids), elsewhere, np.int32)
-    every[len(tokens.ids) - tokens.lengths.sum() :] = np.concatenate(values)
-    return every
+    """Returns int32, the values of the last texts at their ids; else `elsewhere`."""
+    found = np.concatenate(values).astype(np.int32, copy=False)
+    return np.pad(found, (len(tokens.ids) - len(found), 0), constant_values=elsewhere)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,9 +142,13 @@ class Rows:
         return a + b + 2 + (b > 0)
 
     def cut(self, rows_B: np.ndarray) -> "Rows":
-        """Returns these rows with the `row_length` that the rows of a batch need."""
+        """Returns these rows with the smallest of 16, 32, 64, ... that fits a batch.
+
+        Few distinct lengths need few compiled programs, and rows have little padding.
+        """
         longest = int(self.num_tokens(rows_B).max())
-        return dataclasses.replace(self, length=row_length(longest, self.length))
+        fitting = max(SHORTEST_ROW, 1 << (longest - 1).bit_length())
+        return dataclasses.replace(self, length=min(fitting, self.length))
 
     def layout(self, rows_B: np.ndarray) -> Layout:
         pairs_B15 = np.zeros((len(rows_B), 1, 5), np.int64)
@@ -165,13 +160,14 @@ class Rows:
 
 
 def of_pairs(
-    tokens: Tokens, a_N: np.ndarray, b_N: np.ndarray, length: int
+    tokens: Tokens, a_N: np.ndarray, b_N: np.ndarray | int, length: int
 ) -> tuple[Rows, int]:
     """Lays out each text or pair as a row, which `truncate_longest` shortens to fit.
 
     a_N and b_N are the indices of the texts of each row; b_N is -1 if there is no
     second one. Also returns the number of truncated rows.
     """
+    b_N = np.broadcast_to(b_N, a_N.shape)
     a_length_N = tokens.lengths[a_N]
     b_length_N = np.where(b_N >= 0, tokens.lengths[b_N], 0)
     # [CLS], and [SEP] after each text.
@@ -180,8 +176,3 @@ def of_pairs(
     pairs = (tokens.starts[a_N], kept[0], tokens.starts[b_N], kept[1])
     num_truncated = int((a_length_N + b_length_N > room_N).sum())
     return Rows(tokens.ids, np.stack(pairs, axis=1), length), num_truncated
-
-
-def weights(rows_B: np.ndarray) -> np.ndarray:
-    """Returns float32[B], 0 for rows of -1, which pad a batch, and 1 for all others."""
-    return (rows_B >= 0).astype(np.float32)

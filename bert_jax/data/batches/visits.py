@@ -9,6 +9,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import NotRequired, TypedDict
@@ -37,16 +38,12 @@ class Stream:
     rows: tuple[int, ...]  # number of rows of one visit to each shard
     key: tuple[int, ...]  # seed, split and phase, part of the key of every draw
 
-    def order(self, epoch: int) -> np.ndarray:
-        random = pairs.CounterRandom(ORDER, *self.key, epoch, self.index)
-        return random.order(len(self.shards))
-
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
         """Yields (epoch, index into shards, first row of the visit), from `first_row`.
 
         Only the first visit can start at a row other than 0.
         """
-        epoch, row = divmod(first_row, self._num_rows)
+        epoch, row = divmod(first_row, sum(self.rows))
         order, ends = self._ordered(epoch)
         start = bisect.bisect_right(ends, row)
         row -= ends[start - 1] if start else 0
@@ -66,23 +63,14 @@ class Stream:
             if not num_rows:
                 return
 
-    def following_visit(self, row: int) -> tuple[int, int]:
-        """Returns (epoch, index into shards) of the visit after the one of a row."""
-        following = self.visits(row)
-        next(following)
-        epoch, index, _ = next(following)
-        return epoch, index
-
-    @functools.cached_property
-    def _num_rows(self) -> int:
-        return sum(self.rows)
-
     @functools.cached_property
     def _ordered(self) -> Callable[[int], tuple[list[int], list[int]]]:
         """Maps an epoch to the order of its visits and to the ends of their rows."""
 
         def ordered(epoch: int) -> tuple[list[int], list[int]]:
-            order = [i for i in self.order(epoch).tolist() if self.rows[i]]
+            random = pairs.CounterRandom(ORDER, *self.key, epoch, self.index)
+            order = random.order(len(self.shards)).tolist()
+            order = [i for i in order if self.rows[i]]
             return order, np.cumsum([self.rows[i] for i in order]).tolist()
 
         return functools.lru_cache(maxsize=2)(ordered)
@@ -312,10 +300,10 @@ class StepRows:
             )
         ]
         last_row = (first_step + num_steps) * self._per_stream - 1
-        following = [
-            (i, *stream.following_visit(last_row))
-            for i, stream in enumerate(self._streams)
-        ]
+        following = []
+        for i, stream in enumerate(self._streams):
+            _, (epoch, index, _) = itertools.islice(stream.visits(last_row), 2)
+            following.append((i, epoch, index))
         with self._lock:
             needed = dict.fromkeys([*(key for key, _, _ in rows), *following])
             for key in needed:

@@ -69,9 +69,7 @@ class Corpus:
     # `row_counts.from_columns`. Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
     # Makes the training shards from their text; None if they are files.
-    stream: "streamed.TextStream | None" = dataclasses.field(
-        default=None, compare=False
-    )
+    stream: "streamed.TextStream | None" = dataclasses.field(compare=False)
 
     def rows_per_epoch(
         self, split: str, data: DataConfig, phase: PhaseConfig
@@ -118,8 +116,6 @@ def exists(directory: str) -> bool:
 
 def shard_files(directory: str) -> list[str]:
     """Returns the names of the files in a directory that are named like shards."""
-    if not storage.exists(directory):
-        return []
     return sorted(filter(is_shard_file, storage.names(directory)))
 
 

@@ -4,7 +4,7 @@ The encoding of a document does not depend on other documents, so documents can 
 encoded in any order and in any process. This module runs in worker processes and must
 not import TensorFlow.
 
-Shapes: T token of a word.
+Shapes: T token of a sentence.
 """
 
 import collections
@@ -96,25 +96,17 @@ class DocumentEncoder:
             yield keyed.Entry(copy_key, copy, lengths, token_ids)
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
-        if not words:
-            return np.empty(0, self.dtype)
+        """Encodes a sentence; marks the ids of ideographs that continue a word."""
         by_word = self._encode(words)
-        ids = np.concatenate(by_word).astype(self.dtype)
-        continues = np.concatenate(list(map(self._continues, words, by_word)))
-        mark = shard_file.mark(self.dtype)
-        return ids | np.where(continues, mark, self.dtype.type(0))
-
-    def _continues(self, word: str, ids_T: np.ndarray) -> np.ndarray:
-        """Returns bool marks of the ids of ideographs that continue a word."""
+        ids_T = np.concatenate(by_word).astype(self.dtype)
+        word_T = np.repeat(np.arange(len(words)), list(map(len, by_word)))
         # In a word of ideographs only, each ideograph is one token, possibly [UNK].
-        is_ideograph = (
-            np.ones(len(ids_T), bool)
-            if wordpiece.are_ideographs(word)
-            else self._is_ideograph[ids_T]
-        )
-        continues = np.zeros(len(ids_T), bool)
-        continues[1:] = is_ideograph[1:] & is_ideograph[:-1]
-        return continues
+        of_ideographs = np.array(list(map(wordpiece.are_ideographs, words)))
+        is_ideograph_T = self._is_ideograph[ids_T] | of_ideographs[word_T]
+        continues_T = np.zeros(len(ids_T), bool)
+        continues_T[1:] = is_ideograph_T[1:] & is_ideograph_T[:-1]
+        continues_T[1:] &= word_T[1:] == word_T[:-1]
+        return ids_T | continues_T * shard_file.mark(self.dtype)
 
     def _num_copies(self, digest: bytes, source: int) -> int:
         """Returns the source weight, with its fraction rounded up at random."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
+from bert_jax.data.batches import pairs
 
 # The approximate size of the token ids in a shard of held-out documents.
 VALIDATION_BYTES = 2**27
@@ -99,6 +100,16 @@ class Documents(NamedTuple):
     sentence_lengths: np.ndarray  # uint32, number of tokens of each sentence
     token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
 
+    def select(self, order_M: np.ndarray) -> "Documents":
+        """Returns the documents with the indices `order_M`, in that order."""
+        sentences = ranges(self.records["num_sentences"], order_M)
+        tokens = ranges(self.records["num_tokens"], order_M)
+        return Documents(
+            self.records[order_M],
+            self.sentence_lengths[sentences],
+            self.token_ids[tokens],
+        )
+
 
 def from_entries(entries: list[Entry], id_dtype: np.dtype) -> Documents:
     """Converts entries to columns, ordered by key."""
@@ -121,11 +132,6 @@ def concatenate(pieces: list[Documents]) -> Documents:
     return Documents(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def key_numbers(records_N: np.ndarray) -> np.ndarray:
-    """Returns `number` of each key, as uint64."""
-    return np.ascontiguousarray(records_N["key"][:, 0])
-
-
 def distinct(records_N: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the indices of one document per key, in order, and the number of repeats.
 
@@ -137,18 +143,6 @@ def distinct(records_N: np.ndarray) -> tuple[np.ndarray, int]:
     is_first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
     num_repeated = np.count_nonzero(records_N["copy"][order[~is_first]] == 0)
     return order[is_first], int(num_repeated)
-
-
-def select(documents: Documents, order_M: np.ndarray) -> Documents:
-    """Returns the documents with the indices `order_M`, in that order."""
-    records = documents.records
-    sentences = ranges(records["num_sentences"], order_M)
-    tokens = ranges(records["num_tokens"], order_M)
-    return Documents(
-        records[order_M],
-        documents.sentence_lengths[sentences],
-        documents.token_ids[tokens],
-    )
 
 
 def blocks(
@@ -168,8 +162,6 @@ def blocks(
 
 def ranges(counts_N: np.ndarray, order_M: np.ndarray) -> np.ndarray:
     """Returns the indices of the items of documents, which have counts_N items each."""
-    ends = np.cumsum(counts_N, dtype=np.int64)
     lengths = counts_N[order_M].astype(np.int64)
-    taken = np.cumsum(lengths)
-    total = int(taken[-1]) if len(taken) else 0
-    return np.repeat(ends[order_M] - taken, lengths) + np.arange(total)
+    starts = np.cumsum(counts_N, dtype=np.int64)[order_M] - lengths
+    return pairs.slice_indices(starts, lengths)

@@ -59,8 +59,7 @@ def connected(
             " cluster has a token), or local for a cluster of this machine alone"
         ) from None
     try:
-        limit = num_tasks or MAX_TASKS
-        yield functools.partial(_run, limit=limit, mark=mark)
+        yield functools.partial(_run, limit=num_tasks or MAX_TASKS, mark=mark)
     finally:
         ray.shutdown()
 

@@ -58,17 +58,11 @@ def _count(
     rows_K2 = np.zeros((len(PER_ROW), 2))
     for number in range(num_passes):
         for is_short in (0, 1):
-            lengths = np.concatenate(
-                [
-                    draw(
-                        part,
-                        length,
-                        float(is_short),
-                        pairs.CounterRandom(key, length, is_short, number, i),
-                    ).lengths
-                    for i, part in enumerate(_parts(documents))
-                ]
-            )
+            drawn = []
+            for i, part in enumerate(_parts(documents)):
+                random = pairs.CounterRandom(key, length, is_short, number, i)
+                drawn.append(draw(part, length, float(is_short), random).lengths)
+            lengths = np.concatenate(drawn)
             rows_K2[:, is_short] += [
                 pairs.num_rows(lengths, length, k) for k in PER_ROW
             ]

@@ -10,7 +10,6 @@ continues the word of the ideograph before it.
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,13 +42,10 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             f"storage: {path}: {problem}, but it was correct when read again; check the"
             " memory and the network of this machine",
             file=sys.stderr,
-            flush=True,
         )
     if not blocks["token_ids"]:
         raise CorruptError(f"{path} is empty or truncated; {AGAIN}")
-    tokens, sentence_lengths, document_lengths = (
-        np.concatenate(arrays) for arrays in blocks.values()
-    )
+    tokens, sentence_lengths, document_lengths = map(np.concatenate, blocks.values())
     return tokens, sentence_lengths, document_lengths
 
 
@@ -66,17 +62,14 @@ def verify(path: str, num_bytes: int, sha256: str | None) -> None:
 
 
 def write(
-    path: str, blocks: "Callable[[], Iterable[keyed.Documents]]"
+    path: str, documents: "keyed.Documents", blocks: list[np.ndarray]
 ) -> tuple[int, str]:
-    """Writes a record per block; returns the size and the SHA-256 of the file.
-
-    `blocks` is called again if the write is repeated.
-    """
+    """Writes a record per block of indices; returns the file's size and SHA-256."""
 
     def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
-            for block in blocks():
-                file.write(_to_record(block))
+            for block in blocks:
+                file.write(_to_record(documents.select(block)))
         return os.path.getsize(tmp), digests.sha256(tmp)
 
     return storage.write_with(path, fill)

@@ -19,6 +19,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import encoding, keyed
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
@@ -122,18 +123,10 @@ def positions(records_N: np.ndarray, inner_edges_R: np.ndarray) -> np.ndarray:
     int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
     before each range; the last row has those of the whole run.
     """
-    inner = np.searchsorted(keyed.key_numbers(records_N), inner_edges_R)
+    inner = np.searchsorted(records_N["key"][:, 0], inner_edges_R)
     rows = np.concatenate([[0], inner, [len(records_N)]])
-    columns = [rows]
-    for counts in (
-        records_N["num_sentences"],
-        records_N["num_tokens"],
-        records_N["copy"] > 0,
-    ):
-        before = np.zeros(len(records_N) + 1, np.int64)
-        np.cumsum(counts, dtype=np.int64, out=before[1:])
-        columns.append(before[rows])
-    return np.stack(columns, axis=1)
+    counts = records_N["num_sentences"], records_N["num_tokens"], records_N["copy"] > 0
+    return np.stack([rows, *(pairs.offsets(each)[rows] for each in counts)], axis=1)
 
 
 class RunWriter:
@@ -156,7 +149,7 @@ class RunWriter:
         documents = keyed.from_entries(entries, self._encoder.dtype)
         order, num_repeated = keyed.distinct(documents.records)
         if len(order) < len(entries):
-            documents = keyed.select(documents, order)
+            documents = documents.select(order)
         counts["repeated"] += num_repeated
         save(self._directory, batch.name, documents, counts)
         return batch.num_bytes

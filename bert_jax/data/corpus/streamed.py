@@ -85,11 +85,11 @@ def arrange(
     """
     everything = keyed.concatenate(list(pieces))
     order, num_repeated = keyed.distinct(everything.records)
-    keys = keyed.key_numbers(everything.records)[order]
+    keys = np.ascontiguousarray(everything.records["key"][:, 0])[order]
     num_held_out = np.searchsorted(keys, np.uint64(keyed.held_out_end(data)))
     return (
-        keyed.select(everything, order[num_held_out:]),
-        keyed.select(everything, order[:num_held_out]),
+        everything.select(order[num_held_out:]),
+        everything.select(order[:num_held_out]),
         num_repeated,
     )
 

@@ -57,11 +57,10 @@ def train(
         return tokenizers.read(directory, config.tokenizer), trained_on
     size, kind = config.tokenizer.vocab_size, config.tokenizer.kind
     sampled: list[Sampled] = []
+    documents = sample(config.data, inputs, training.TRAINING_BYTES[kind], sampled)
     sentences = (
         encoding.clean_sentences(document, config.data, collections.Counter())
-        for document in sample(
-            config.data, inputs, training.TRAINING_BYTES[kind], sampled
-        )
+        for document in documents
     )
     with progress.task(f"tokenizer: training {size:,} pieces ({kind})"):
         tokenizer = training.train(sentences, config.tokenizer)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -88,19 +87,14 @@ def write_planned(
 def write_shard(path: str, pieces: list[keyed.Documents]) -> WrittenShard:
     """Writes one shard, with its documents ordered by key and without repeats.
 
-    The file depends on the documents only, not on their distribution over pieces. No
-    file is written if there are no documents.
+    The file depends on the documents only, not on their distribution over pieces.
     """
     everything = keyed.concatenate(pieces)
     order, num_repeated = keyed.distinct(everything.records)
     if not len(order):
         return WrittenShard(None, [], 0, 0)
-
-    def blocks() -> Iterator[keyed.Documents]:
-        for block in keyed.blocks(everything.records, order, BLOCK_TOKENS):
-            yield keyed.select(everything, block)
-
-    size_and_digest = shard_file.write(path, blocks)
+    blocks = list(keyed.blocks(everything.records, order, BLOCK_TOKENS))
+    size_and_digest = shard_file.write(path, everything, blocks)
     sentences = keyed.ranges(everything.records["num_sentences"], order)
     return describe(
         os.path.basename(path),

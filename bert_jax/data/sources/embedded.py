@@ -17,13 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bert_jax.data.sources import sentences
-from bert_jax.data.sources.kind import (
-    DatasetSource,
-    Document,
-    Reading,
-    Source,
-    assemble,
-)
+from bert_jax.data.sources.kind import DatasetSource, Document, Source, assemble
+from bert_jax.data.sources.lines import Reading
 
 # Requirements of bert_jax whose docstrings contain much prose.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")

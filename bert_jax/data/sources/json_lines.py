@@ -1,6 +1,7 @@
 """Reads documents from JSON Lines, and from the output of WikiExtractor."""
 
 import collections
+import dataclasses
 import itertools
 import json
 import re
@@ -9,7 +10,8 @@ from typing import Any
 from xml.sax import saxutils
 
 from bert_jax.data.sources import lines
-from bert_jax.data.sources.kind import FileSource, InputFile, Reading
+from bert_jax.data.sources.kind import FileSource, InputFile
+from bert_jax.data.sources.lines import Reading
 from bert_jax.data.sources.plain import plain_lines
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
@@ -53,8 +55,9 @@ def objects(
     path: str, reading: Reading, part: lines.Part
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ("file:line", object) for every non-blank line."""
-    limit = JSON_OVERHEAD * reading.data.max_document_bytes
-    numbered = reading.lines(path, limit, part)
+    limit = JSON_OVERHEAD * reading.max_document_bytes
+    of_objects = dataclasses.replace(reading, max_line_bytes=limit)
+    numbered = lines.read(path, of_objects, part)
     for number, parts in itertools.groupby(numbered, key=lambda part: part[0]):
         line, *more = [part for _, part in itertools.islice(parts, 2)]
         if more:
@@ -125,7 +128,7 @@ class WikiExtractor(FileSource):
 
     def stream(self, path, part, reading):
         # The file is read twice; the first pass finds the format and is not counted.
-        uncounted = Reading(reading.data, collections.Counter())
+        uncounted = dataclasses.replace(reading, counts=collections.Counter())
         source_lines = plain_lines(path, uncounted)
         first = next((line for line in source_lines if line.strip()), "")
         if first.lstrip().startswith("{"):

@@ -4,15 +4,14 @@ A new kind is a class, and an entry of `sources.KINDS`.
 """
 
 import abc
-import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from bert_jax import storage
-from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines, unwrap
+from bert_jax.data.sources.lines import Reading
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -70,29 +69,6 @@ class Source:
         names += ", ..." * (len(self.files) > 3)
         files = f": 0 documents in {len(self.files)} file(s), {names}" if names else ""
         return ConfigError(f"config.data.sources: no text in {self.kind.spec!r}{files}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """The settings with which sources are read, and what is counted meanwhile."""
-
-    data: DataConfig
-    counts: collections.Counter[str]  # see `sources.read`
-
-    def lines(
-        self, path: str, max_bytes: int, part: lines.Part = lines.WHOLE
-    ) -> Iterator[tuple[int, str]]:
-        """Yields (line number, text), see `lines.read`."""
-        return lines.read(path, max_bytes, self.data.invalid_utf8, self.counts, part)
-
-    def lines_of(self, value: bytes, where: str) -> list[str]:
-        """Returns the lines of a text that is one value of a file."""
-        text = value.decode("utf-8", "surrogateescape")
-        policy = self.data.invalid_utf8
-        return lines.repair(text, where, policy, self.counts).splitlines()
-
-    def reject(self, error: ConfigError) -> None:
-        lines.reject(self.counts, error)
 
 
 class SourceKind(abc.ABC):
@@ -186,7 +162,7 @@ def assemble(
             document, size = [], 0
         elif line and not line.isspace():
             num_bytes = lines.num_bytes(line) + 1
-            if document and size + num_bytes > reading.data.max_document_bytes:
+            if document and size + num_bytes > reading.max_document_bytes:
                 reading.counts["documents_cut"] += 1
                 yield Document(tuple(document), is_split)
                 document, size = [], 0

@@ -7,6 +7,7 @@ Files are read in chunks, so memory stays bounded for any size of a file or a li
 import bz2
 import codecs
 import collections
+import dataclasses
 import gzip
 import io
 import lzma
@@ -14,7 +15,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax import storage
@@ -49,45 +50,50 @@ class ReadCounts(collections.Counter[str]):
     def __reduce__(self):
         return type(self), (), vars(self), None, iter(self.items())
 
-    def start_file(self) -> None:
-        self.num_of_file = 0
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How text is read, and what is counted meanwhile."""
+
+    # "lines_repaired", "files_skipped" and, see `sources.read`, others are incremented
+    counts: collections.Counter[str]
+    # how to treat bytes that are not UTF-8. "error" and None raise; the message of
+    # "error" names the config key. "replace" replaces each run of invalid bytes with
+    # U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8` detects.
+    invalid_utf8: str | None = None
+    # in bytes of UTF-8. A longer line is yielded in parts, all with its number. The
+    # default is large enough that no line is split.
+    max_line_bytes: int = 2**30
+    max_document_bytes: int = 2**30
+
+    def lines_of(self, value: bytes, where: str) -> list[str]:
+        """Returns the lines of a text that is one value of a file."""
+        text = value.decode("utf-8", "surrogateescape")
+        return repair(text, where, self).splitlines()
+
+    def reject(self, error: ConfigError) -> None:
+        """Records the error if `counts` is a ReadCounts; raises it otherwise."""
+        counts = self.counts
+        if not isinstance(counts, ReadCounts):
+            raise error
+        counts.num_bad += 1
+        counts.num_of_file += 1
+        if counts.num_of_file <= LISTED_OF_FILE and len(counts.messages) < LISTED:
+            counts.messages.append(str(error))
 
 
-def reject(counts: collections.Counter[str], error: ConfigError) -> None:
-    """Records the error if `counts` is a ReadCounts; raises it otherwise."""
-    if not isinstance(counts, ReadCounts):
-        raise error
-    counts.num_bad += 1
-    counts.num_of_file += 1
-    if counts.num_of_file <= LISTED_OF_FILE and len(counts.messages) < LISTED:
-        counts.messages.append(str(error))
-
-
-def read(
-    path: str,
-    max_bytes: int,
-    invalid_utf8: str | None,
-    counts: collections.Counter[str],
-    part: Part = WHOLE,
-) -> Iterator[tuple[int, str]]:
+def read(path: str, reading: Reading, part: Part = WHOLE) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a file, blank lines included.
 
     gzip, bzip2, xz and zstd files are recognized by their first bytes and decompressed.
     `part` has the bytes in which the lines start; it is WHOLE unless the file
-    `is_divisible`. Line numbers count from the first line of the part. The
-    other arguments are those of `split`.
+    `is_divisible`. Line numbers count from the first line of the part.
     """
-    chunks = _chunks(path, part)
-    yield from split(chunks, path, max_bytes, invalid_utf8, counts, part[0])
+    yield from split(_chunks(path, part), path, reading, part[0])
 
 
 def split(
-    chunks: Iterator[bytes],
-    name: str,
-    max_bytes: int,
-    invalid_utf8: str | None,
-    counts: collections.Counter[str],
-    first_byte: int = 0,
+    chunks: Iterator[bytes], name: str, reading: Reading, first_byte: int = 0
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a text, blank lines included.
 
@@ -96,25 +102,18 @@ def split(
     Args:
       chunks: the bytes of the text. The first chunk shows its format, so it should
         have HEAD_BYTES if the text does.
-      max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
-        in parts, all with the number of the line.
-      invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
-        message of "error" names the config key. "replace" replaces each run of invalid
-        bytes with U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
-        detects.
-      counts: "lines_repaired" and "files_skipped" are incremented.
       first_byte: offset of the chunks in the text.
     """
-    number, pending = 1, ""
+    number, pending, max_bytes = 1, "", reading.max_line_bytes
 
     def parts(line: str) -> list[str]:
         if not is_utf8(line):
             place = where(name, number, first_byte)
-            line = repair(line, place, invalid_utf8, counts, name)
+            line = repair(line, place, reading, name)
         # A character has at most four bytes in UTF-8.
         return [line] if len(line) * 4 <= max_bytes else cut(line, max_bytes)
 
-    for text in _decoded(chunks, name, invalid_utf8, counts, first_byte):
+    for text in _decoded(chunks, name, reading, first_byte):
         *whole, pending = (pending + text).split("\n")
         for line in whole:
             for part in parts(line):
@@ -145,26 +144,20 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def repair(
-    text: str,
-    where: str,
-    invalid_utf8: str | None,
-    counts: collections.Counter[str],
-    path: str = "",
-) -> str:
-    """Applies `invalid_utf8`, as in `split`, to text decoded with "surrogateescape".
+def repair(text: str, where: str, reading: Reading, path: str = "") -> str:
+    """Applies `invalid_utf8` to text decoded with "surrogateescape".
 
     For the error, `path` is the file if it contains nothing but text.
     """
-    if is_utf8(text) or invalid_utf8 == "skip":
+    if is_utf8(text) or reading.invalid_utf8 == "skip":
         return text
-    if invalid_utf8 == "error":
+    if reading.invalid_utf8 == "error":
         hint = ", or set config.data.invalid_utf8 to replace or skip"
-        reject(counts, ConfigError(_describe(text, where, path) + hint))
-    elif invalid_utf8 is None:
+        reading.reject(ConfigError(_describe(text, where, path) + hint))
+    elif reading.invalid_utf8 is None:
         raise ConfigError(_describe(text, where, path))
     else:
-        counts["lines_repaired"] += 1
+        reading.counts["lines_repaired"] += 1
     return _INVALID_BYTES.sub("\ufffd", text)
 
 
@@ -194,11 +187,7 @@ def cut(text: str, max_bytes: int) -> list[str]:
 
 
 def _decoded(
-    chunks: Iterator[bytes],
-    name: str,
-    invalid_utf8: str | None,
-    counts: collections.Counter[str],
-    first_byte: int,
+    chunks: Iterator[bytes], name: str, reading: Reading, first_byte: int
 ) -> Iterator[str]:
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
@@ -206,9 +195,9 @@ def _decoded(
     for number, chunk in enumerate(chunks):
         if not number and not first_byte:
             if problem := format_problem(chunk, name):
-                if invalid_utf8 != "skip":
+                if reading.invalid_utf8 != "skip":
                     raise ConfigError(f"{name} is {problem}")
-                counts["files_skipped"] += 1
+                reading.counts["files_skipped"] += 1
                 return
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
         yield decoder.decode(chunk)  # type: ignore[arg-type]
@@ -295,13 +284,6 @@ def _describe(text: str, where: str, path: str) -> str:
 
 HEAD_BYTES = 4096  # the number of bytes that are examined
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # suffixes of file names
-# Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 # Control characters that do not occur in any text encoding.
 _BINARY = re.compile(rb"[\x00-\x06]")
 # The first bytes of files that are sometimes taken for text, and what to do.
@@ -323,32 +305,25 @@ def is_divisible(path: str) -> bool:
     Only the first bytes show that a file is compressed or in another format.
     """
     with storage.Reader(path) as file:
-        head = file.read(HEAD_BYTES)
-    return _decompressor(head, path) is None and format_problem(head, path) is None
+        is_plain = decompressed(file, path) is file
+        return is_plain and format_problem(file.read(HEAD_BYTES), path) is None
 
 
 def decompressed(file: Any, path: str) -> Any:
-    decompressor = _decompressor(file.read(HEAD_BYTES), path)
+    """Returns a reader of the decompressed text; the file itself if it is plain."""
+    head = file.read(HEAD_BYTES)
     file.seek(0)
-    return decompressor(file) if decompressor else file
-
-
-def _decompressor(head: bytes, path: str) -> Callable[[Any], Any] | None:
     if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
-        return lambda file: gzip.GzipFile(fileobj=file)
+        return gzip.GzipFile(fileobj=file)
     if head[:3] == b"BZh" or path.endswith(".bz2"):
-        return bz2.BZ2File
+        return bz2.BZ2File(file)
     if head[:6] == b"\xfd7zXZ\x00" or path.endswith(".xz"):
-        return lzma.LZMAFile
+        return lzma.LZMAFile(file)
     if head[:4] == b"\x28\xb5\x2f\xfd" or path.endswith(".zst"):
-        return _zstd
-    return None
+        import pyarrow
 
-
-def _zstd(file: Any) -> Any:
-    import pyarrow
-
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+        return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+    return file
 
 
 def format_problem(head: bytes, path: str) -> str | None:
@@ -377,9 +352,10 @@ def format_problem(head: bytes, path: str) -> str | None:
 
 def _other_encoding(head: bytes) -> str | None:
     """Returns UTF-16 or UTF-32 if the first bytes of a file indicate it, or None."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            return name
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"  # its mark starts with that of UTF-16
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
     # In UTF-16 of Latin text, every other byte is NUL, and no byte in between is.
     first, second = head[:HEAD_BYTES:2], head[1:HEAD_BYTES:2]
     for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
@@ -390,14 +366,13 @@ def _other_encoding(head: bytes) -> str | None:
 
 def conversion(path: str, encoding: str) -> str:
     """Returns how to convert a file or, if `path` is "", a text to UTF-8."""
-    if not os.path.isfile(path) or _is_compressed(path):  # not: in a bucket, or stdin
+    is_text = os.path.isfile(path)  # not: in a bucket, or stdin
+    if is_text:
+        with open(path, "rb") as file:
+            is_text = decompressed(file, path) is file
+    if not is_text:
         return "convert its text to UTF-8"
     return (
         f"convert it: f={shlex.quote(path)};"
         f' iconv -f {encoding} -t UTF-8 "$f" > "$f.utf8" && mv "$f.utf8" "$f"'
     )
-
-
-def _is_compressed(path: str) -> bool:
-    with open(path, "rb") as file:
-        return _decompressor(file.read(HEAD_BYTES), path) is not None

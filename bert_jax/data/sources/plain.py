@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 
 from bert_jax.data.sources import lines, sentences, unwrap
-from bert_jax.data.sources.kind import FileSource, Reading, assemble
+from bert_jax.data.sources.kind import FileSource, assemble
+from bert_jax.data.sources.lines import Reading
 from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 from bert_jax.errors import ConfigError
 
@@ -66,7 +67,7 @@ def plain_lines(path: str, reading: Reading) -> Iterator[str]:
     Increments "lines_cut" and the counts of `lines.read`.
     """
     previous = 0
-    for number, line in reading.lines(path, reading.data.max_line_bytes):
+    for number, line in lines.read(path, reading):
         if number == previous:
             reading.counts["lines_cut"] += 1
         previous = number

@@ -16,13 +16,8 @@ from bert_jax.data.sources import lines
 from bert_jax.data.sources.embedded import Embedded
 from bert_jax.data.sources.hub_datasets import HubDataset
 from bert_jax.data.sources.json_lines import JsonLines, WikiExtractor
-from bert_jax.data.sources.kind import (
-    DatasetSource,
-    Document,
-    FileSource,
-    Reading,
-    Source,
-)
+from bert_jax.data.sources.kind import DatasetSource, Document, FileSource, Source
+from bert_jax.data.sources.lines import Reading
 from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.sources.plain import Files, Text
 from bert_jax.data.sources.tfds import TensorFlowDataset
@@ -83,7 +78,9 @@ def read(
         incremented. `lines.ReadCounts` also collects the errors of lines and files.
       files: the files to read and the parts of them; None reads all of the source.
     """
-    for document in _read(parse(spec), Reading(data_config, counts), files):
+    limits = data_config.max_line_bytes, data_config.max_document_bytes
+    reading = Reading(counts, data_config.invalid_utf8, *limits)
+    for document in _read(parse(spec), reading, files):
         if data_config.invalid_utf8 == "skip" and not all(
             map(lines.is_utf8, document.lines)
         ):
@@ -104,7 +101,7 @@ def _read(
         files = [(file.path, file.part) for file in kind.find(None).files]
     for path, part in files:
         if isinstance(reading.counts, lines.ReadCounts):
-            reading.counts.start_file()
+            reading.counts.num_of_file = 0
         try:
             yield from kind.read(path, part, reading)
         except ConfigError as error:  # the rest of the file cannot be read

@@ -11,11 +11,11 @@ import numpy as np
 from bert_jax.data.sources.kind import (
     DatasetSource,
     Document,
-    Reading,
     Source,
     assemble,
     choose_text,
 )
+from bert_jax.data.sources.lines import Reading
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 

@@ -72,10 +72,7 @@ class Tokenizer(abc.ABC):
 
     def locator(self) -> Locator:
         """Builds a function that returns the ids of `huggingface` and their offsets."""
-        return self._locator(self.huggingface(), np.arange(len(self.vocab)))
-
-    def _locator(self, tokenizer: tokenizers.Tokenizer, ids_V: np.ndarray) -> Locator:
-        """Returns a locator that maps the ids of the library's tokenizer to `ids_V`."""
+        tokenizer, ids_V = self._of_text()
         unk = self.id(UNK)
 
         def locate(text: str) -> Located:
@@ -93,6 +90,10 @@ class Tokenizer(abc.ABC):
             return Located(ids_of_text, starts, ends)
 
         return locate
+
+    def _of_text(self) -> tuple[tokenizers.Tokenizer, np.ndarray]:
+        """Returns a tokenizer of the library, and int[V], our ids for its ids."""
+        return self.huggingface(), np.arange(len(self.vocab))
 
     @abc.abstractmethod
     def huggingface(self) -> tokenizers.Tokenizer:

@@ -11,7 +11,7 @@ import functools
 import json
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
@@ -72,17 +72,14 @@ class LibraryTokenizer(base.Tokenizer):
         return sample_ids(self.serialized, texts) == expected
 
     def encoder(self) -> base.Encoder:
-        tokenizer, text_ids = self._of_text(), self._text_ids()
+        tokenizer, ids = self._of_text()
 
         def encode(sentences: list[str]) -> list[np.ndarray]:
             valid = [base.SURROGATE.sub("\ufffd", sentence) for sentence in sentences]
             encoded = tokenizer.encode_batch_fast(valid, add_special_tokens=False)
-            return [text_ids[encoding.ids] for encoding in encoded]
+            return [ids[encoding.ids] for encoding in encoded]
 
         return encode
-
-    def locator(self) -> base.Locator:
-        return self._locator(self._of_text(), self._text_ids())
 
     def huggingface(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self.serialized)
@@ -90,8 +87,12 @@ class LibraryTokenizer(base.Tokenizer):
     def content(self) -> bytes:
         return self.serialized.encode()
 
-    def _of_text(self) -> tokenizers.Tokenizer:
-        """Returns the tokenizer without special tokens, truncation and padding."""
+    def _of_text(self) -> tuple[tokenizers.Tokenizer, np.ndarray]:
+        """Returns the tokenizer without special tokens, truncation and padding.
+
+        Without a split at punctuation, "[MASK]" is a word of the vocabulary, so the id
+        of [UNK] replaces those of special tokens.
+        """
         state = json.loads(self.serialized)
         for token in state["added_tokens"]:
             token["special"] = token["content"] in SPECIAL_TOKENS
@@ -99,17 +100,10 @@ class LibraryTokenizer(base.Tokenizer):
         tokenizer.encode_special_tokens = True  # as text
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return tokenizer
-
-    def _text_ids(self) -> np.ndarray:
-        """Returns int32[V]: each id, or that of [UNK] for special tokens.
-
-        Without a split at punctuation, "[MASK]" is a word of the vocabulary.
-        """
         ids = np.arange(len(self.vocab), dtype=np.int32)
         special = [self.id(token) for token in SPECIAL_TOKENS if token in self.vocab]
         ids[special] = self.id(UNK)
-        return ids
+        return tokenizer, ids
 
 
 def read(serialized: str, path: str, lines: Sequence[str] = ()) -> LibraryTokenizer:
@@ -178,17 +172,11 @@ def _has_rows(tokenizer: tokenizers.Tokenizer) -> bool:
     return single.ids == first and (pair.ids, pair.type_ids) == (first + second, types)
 
 
-def bert(
-    vocab: Sequence[str],
-    *,
-    lowercase: bool,
-    strip_accents: bool | None,
-    split_ideographs: bool,
-) -> tokenizers.Tokenizer:
+def bert(vocab: Sequence[str], settings: dict[str, Any]) -> tokenizers.Tokenizer:
     """Returns the tokenizer that transformers builds for a BERT's vocab.txt.
 
-    The last of a repeated token counts. With strip_accents=None, it removes accents if
-    it lower-cases text.
+    The last of a repeated token counts. The settings are those of
+    tokenizer_config.json; without strip_accents, accents go if text is lower-cased.
     """
     ids = {token: i for i, token in enumerate(vocab)}
     tokenizer = tokenizers.Tokenizer(
@@ -196,9 +184,9 @@ def bert(
     )
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=split_ideographs,
-        strip_accents=strip_accents,
-        lowercase=lowercase,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case") is not False,
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")

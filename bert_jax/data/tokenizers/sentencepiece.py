@@ -63,12 +63,9 @@ class SentencePiece(base.Tokenizer):
         return encode
 
     def huggingface(self) -> tokenizers.Tokenizer:
-        """Returns an equivalent `tokenizers` pipeline, without special tokens.
-
-        For models of training.py the ids are identical. In other unigram models scores
-        are not multiples of its SCORE_UNIT, so ties between pieces (in runs of dashes)
-        may be resolved differently.
-        """
+        # For models of training.py the ids are identical. In other unigram models
+        # scores are not multiples of its SCORE_UNIT, so ties between pieces (in runs of
+        # dashes) may be resolved differently.
         model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
             tokenizers.models.Unigram(

@@ -7,14 +7,13 @@ import os
 
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import sentencepiece, wordpiece
+from bert_jax.data.tokenizers import base, sentencepiece, wordpiece
 from bert_jax.data.tokenizers.base import CLS as CLS
 from bert_jax.data.tokenizers.base import MASK as MASK
 from bert_jax.data.tokenizers.base import PAD as PAD
 from bert_jax.data.tokenizers.base import SEP as SEP
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_jax.data.tokenizers.base import UNK as UNK
-from bert_jax.data.tokenizers.base import Encoder as Encoder
 from bert_jax.data.tokenizers.base import Tokenizer as Tokenizer
 from bert_jax.data.tokenizers.wordpiece import WordPiece as WordPiece
 from bert_jax.errors import ConfigError, CorruptError
@@ -24,20 +23,8 @@ from bert_jax.errors import ConfigError, CorruptError
 MAX_LOST_SHARE = 0.01
 
 
-def load(config: TokenizerConfig) -> Tokenizer:
+def load(config: TokenizerConfig, *, any_size: bool = False) -> Tokenizer:
     """Loads config.vocab_file, a WordPiece vocab.txt or a SentencePiece .model file."""
-    tokenizer = load_any_size(config)
-    size = len(tokenizer.vocab)
-    if size != config.vocab_size:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={config.vocab_size}, but {config.vocab_file}"
-            f" has {size} tokens; set config.tokenizer.vocab_size={size}"
-        )
-    return tokenizer
-
-
-def load_any_size(config: TokenizerConfig) -> Tokenizer:
-    """Like `load`, but does not compare config.vocab_size."""
     path = config.vocab_file
     if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
@@ -45,7 +32,14 @@ def load_any_size(config: TokenizerConfig) -> Tokenizer:
             " vocabulary file, or to '' to use that of config.init_from or train one"
         )
     small_files.check_size(path)
-    return parse(storage.read(path), config, path)
+    tokenizer = parse(storage.read(path), config, path)
+    size = len(tokenizer.vocab)
+    if size != config.vocab_size and not any_size:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={config.vocab_size}, but {path} has {size}"
+            f" tokens; set config.tokenizer.vocab_size={size}"
+        )
+    return tokenizer
 
 
 def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
@@ -84,11 +78,16 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
     return parse(storage.read(path), config, path)
 
 
-def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
+def parse(
+    content: bytes, config: TokenizerConfig, path: str, *, may_lack_mask: bool = False
+) -> Tokenizer:
     """Parses the content of a tokenizer file; `path` names it in error messages."""
-    if config.kind == "wordpiece":
-        return wordpiece.read(content, config, path)
-    return sentencepiece.read(content, config, path)
+    if config.kind != "wordpiece":
+        return sentencepiece.read(content, config, path)
+    vocab = wordpiece.tokens_in(content, path)
+    if not may_lack_mask:
+        base.check_special_tokens(vocab, path, SPECIAL_TOKENS)
+    return WordPiece(vocab, config.lowercase)
 
 
 def path_in(directory: str, config: TokenizerConfig) -> str:

@@ -10,7 +10,6 @@ import functools
 import io
 import itertools
 import re
-import string
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -151,17 +150,17 @@ def _train_wordpiece(
 
 def _without_long(sentence: str) -> str:
     """Drops strings longer than a word; training time is quadratic in their length."""
-    longest = max(map(len, wordpiece.strings(sentence)), default=0)
-    if longest <= wordpiece.MAX_CHARS_PER_WORD:
+    most = wordpiece.MAX_CHARS_PER_WORD
+    if max(map(len, wordpiece.strings(sentence)), default=0) <= most:
         return sentence
-    return _long_word().sub(" ", sentence)
+    return "".join(" " if len(s) > most else s for s in _separator().split(sentence))
 
 
 @functools.cache
-def _long_word() -> re.Pattern[str]:
+def _separator() -> re.Pattern[str]:
+    """Matches white space and the characters that the pre-tokenizer makes words."""
     punctuation = wordpiece.character_classes()["punctuation"]
-    separators = rf"\s{punctuation}{wordpiece.IDEOGRAPH}"
-    return re.compile(f"[^{separators}]{{{wordpiece.MAX_CHARS_PER_WORD + 1},}}")
+    return re.compile(rf"([\s{punctuation}{wordpiece.IDEOGRAPH}])")
 
 
 def _pieces(
@@ -172,7 +171,7 @@ def _pieces(
     chosen.sort()
     # Otherwise the library numbers the pieces ##a, ##b, ... in the order of a hash
     # table, which differs between runs (tokenizers 0.23).
-    inner = [f"##{c}" for c in chosen if not _is_word(c)]
+    inner = [piece for c in chosen for piece in _pieces_of(c)[1:]]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *inner],
@@ -202,16 +201,8 @@ def _normalized_characters(
 
 
 def _pieces_of(character: str) -> list[str]:
-    return [character] if _is_word(character) else [character, f"##{character}"]
-
-
-def _is_word(character: str) -> bool:
-    """Returns whether the pre-tokenizer makes the character a word of its own."""
-    return (
-        character in string.punctuation
-        or unicodedata.category(character).startswith("P")
-        or wordpiece.are_ideographs(character)
-    )
+    is_word = _separator().match(character)
+    return [character] if is_word else [character, f"##{character}"]
 
 
 # -------------------------------------------------------------------- SentencePiece

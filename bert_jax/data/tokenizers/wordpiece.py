@@ -19,9 +19,8 @@ from typing import ClassVar
 import numpy as np
 import tokenizers
 
-from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base
-from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers.base import UNK
 from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
@@ -43,14 +42,11 @@ class WordPiece(base.Tokenizer):
         return _Encoder(self)
 
     def huggingface(self) -> tokenizers.Tokenizer:
-        """Returns an equivalent `tokenizers` pipeline, without special tokens.
-
-        The Unicode tables of the library are older than Python's, so the ids of a few
-        texts differ: the library does not split words at punctuation added after
-        Unicode 8 or at the ideographs U+2B820 to U+2B91F, does not remove accents added
-        after Unicode 8, and does not treat a capital sigma before an apostrophe as the
-        end of its word.
-        """
+        # The Unicode tables of the library are older than Python's, so the ids of a few
+        # texts differ: the library does not split words at punctuation added after
+        # Unicode 8 or at the ideographs U+2B820 to U+2B91F, does not remove accents
+        # added after Unicode 8, and does not treat a capital sigma before an apostrophe
+        # as the end of its word.
         tokenizer = tokenizers.Tokenizer(
             tokenizers.models.WordPiece(
                 {token: i for i, token in enumerate(self.vocab)},
@@ -83,16 +79,6 @@ class WordPiece(base.Tokenizer):
             return encode([token])[0]
 
         return [found if len(found := ids(token)) else unk for token in tokens]
-
-
-def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
-    """Parses a vocabulary file, one token per line in id order.
-
-    Of a repeated token the last line counts; text never becomes a blank one.
-    """
-    vocab = tokens_in(content, path)
-    base.check_special_tokens(vocab, path, SPECIAL_TOKENS)
-    return WordPiece(vocab, config.lowercase)
 
 
 def tokens_in(content: bytes, path: str) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.config.validation import Range
-from bert_jax.data.batches import row_layout
 from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
@@ -57,8 +56,9 @@ class Examples(abc.ABC):
     """
 
     @property
-    @abc.abstractmethod
-    def is_labelled(self) -> bool: ...
+    def is_labelled(self) -> bool:
+        """Whether there are labels, which a train or dev set needs."""
+        return vars(self)["labels"] is not None
 
     @abc.abstractmethod
     def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
@@ -105,10 +105,6 @@ class Texts(Examples):
     index: np.ndarray  # int64[N], each example's index in the leaderboard's file
     num_lost_lines: int = 0  # lines of the table that were dropped
     num_unlabelled: int = 0  # examples that were dropped because they have no label
-
-    @property
-    def is_labelled(self):
-        return self.labels is not None
 
     def write(self, directory, predicted, names):
         rows = []
@@ -197,7 +193,7 @@ class Features:
         and labels if known. T is reduced to fit the longest of these rows.
         """
         inputs = self.inputs(np.maximum(items_B, 0))
-        return {"weights": row_layout.weights(items_B)} | inputs
+        return {"weights": (items_B >= 0).astype(np.float32)} | inputs
 
     def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `batch` without weights and padding rows."""
@@ -223,7 +219,7 @@ class Task(abc.ABC):
     kind: str
     form: Form  # the form of an input of `predict`
     has_pairs: bool = False  # whether a row has two texts
-    cuts_pairs: bool = False  # whether a long pair loses tokens of its longer text
+    has_windows: bool = False  # whether a long pair is split; others lose tokens
     needs_dropout: bool = False  # whether examples differ by dropout alone
     head: ClassVar[HeadType]
     metrics: ClassVar[tuple[str, ...]]  # choices of config.metric
@@ -283,7 +279,7 @@ class Task(abc.ABC):
         """Checks keys against each other; the task of a trained model has no config."""
 
     def label_names(self, table: Table) -> tuple[str, ...]:
-        """Returns the names of the head's labels; () if its outputs have none."""
+        """Returns the labels in a training set; () if the head's outputs have none."""
         return ()
 
     def read(
@@ -295,7 +291,7 @@ class Task(abc.ABC):
         """
         table = read_table(spec, header, role)
         if role == "train":
-            names = self.label_names(table)
+            names = getattr(self, "labels", ()) or self.label_names(table)
         return self.parse(table, names, role), names
 
     def parse(self, table: Table, names: Sequence[str], role: Role) -> Examples:

@@ -32,10 +32,6 @@ class Choices(Examples):
     num_lost_lines: int = 0  # lines of the table that were dropped
     num_unlabelled: int = 0  # examples that were dropped because they have no label
 
-    @property
-    def is_labelled(self):
-        return self.labels is not None
-
     def write(self, directory, predicted, names):
         rows = [
             {"text": context, "choice": choice, "chosen": choices[choice]}
@@ -59,7 +55,7 @@ class MultipleChoice(Task):
     )
     metrics = ("accuracy",)
     pipeline = "multiple-choice"
-    has_pairs = cuts_pairs = True
+    has_pairs = True
     form = Form(
         3,
         100,

@@ -56,7 +56,7 @@ class QuestionAnswering(Task):
         "null_threshold": 0.0,
         "has_impossible": False,
     }
-    has_pairs = True  # a paragraph that is too long is split into windows
+    has_pairs = has_windows = True
     form = Form(
         2, 2, "question ||| paragraph", "Who wrote it? ||| Ann wrote it in May."
     )

@@ -337,12 +337,11 @@ def from_questions(
     answers_W2 = None
     if spans is not None:
         answers_W2 = _positions(spans.reshape(-1, 2), windows, query_length_Q + 2)
-    no_offsets = [np.zeros(len(ids), np.int32) for ids in texts]
     return QuestionFeatures(
         Rows(tokens.ids, pairs_W4, length),
         windows,
-        row_layout.aligned([*no_offsets, *(p.starts for p in paragraphs)], tokens, 0),
-        row_layout.aligned([*no_offsets, *(p.ends for p in paragraphs)], tokens, 0),
+        row_layout.aligned([p.starts for p in paragraphs], tokens, 0),
+        row_layout.aligned([p.ends for p in paragraphs], tokens, 0),
         answers_W2,
         len(questions.questions) - len(kept),
     )

@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.batches import row_layout
-from bert_jax.data.batches.row_layout import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics as metrics_lib
@@ -37,7 +36,6 @@ from bert_jax.finetuning.tasks.base import Examples, Form, Role, Task
 from bert_jax.finetuning.tasks.text import check_labels
 from bert_jax.model import heads
 from bert_jax.model.heads import HeadType
-from bert_jax.training.losses import weighted_cross_entropy
 
 IGNORED = -100  # the label of tokens that the loss ignores, as in PyTorch
 DOCUMENT = "-DOCSTART-"
@@ -135,10 +133,8 @@ class Tagging(Task):
 
         The labels are int32[B, T], IGNORED for unlabelled tokens.
         """
-        weights_BT = _weights(batch)
         labels_BT = jnp.maximum(batch["labels"], 0)
-        total, _ = weighted_cross_entropy(outputs.logits, labels_BT, weights_BT)
-        return total, jnp.sum(weights_BT)
+        return super().loss(outputs, {"labels": labels_BT, "weights": _weights(batch)})
 
     def distances(self, logits, teacher, batch, temperature):
         return base.divergences(logits, teacher, temperature), _weights(batch)
@@ -235,12 +231,10 @@ def from_sentences(
         label[begins[has_token]] = np.concatenate(classes)[has_token]
         labels = row_layout.aligned([label], tokens, IGNORED)
 
-    pairs_N4 = np.zeros((len(num_words_N), 4), np.int64)
-    pairs_N4[:, 0] = tokens.starts
-    pairs_N4[:, 1] = np.minimum(tokens.lengths, length - 2)
+    rows, _ = row_layout.of_pairs(tokens, np.arange(len(num_words_N)), -1, length)
     positions = begins - np.repeat(begins[first_word_N], num_words_N)
     return TaggingFeatures(
-        Rows(tokens.ids, pairs_N4, length),
+        rows,
         labels,
         row_layout.aligned([word], tokens, -1),
         num_words_N,

@@ -82,12 +82,8 @@ class TextTask(Task):
         return self.num_texts == 2
 
     @property
-    def cuts_pairs(self):
-        return self.has_pairs
-
-    @property
     def labels_key(self) -> str:
-        """The config key from which `label_names` takes the names."""
+        """The config key that has the names of the labels."""
         return "config.task.labels" if self.labels else "config.data.train"
 
     def check(self, length, config=None):
@@ -109,12 +105,6 @@ class TextTask(Task):
             f"must be empty, or have one of {', '.join(GLUE_FILES)} for each of"
             " config.data.test",
         )
-
-    def label_names(self, table):
-        return self.labels or self.names_in(table)
-
-    @abc.abstractmethod
-    def names_in(self, table: Table) -> tuple[str, ...]: ...
 
     @abc.abstractmethod
     def parse_labels(self, table: Table, names: Sequence[str]) -> np.ndarray: ...
@@ -211,7 +201,7 @@ class Classification(TextTask):
     head = _head("classification", "single_label_classification")
     metrics = ("accuracy", "matthews", "f1", "macro_f1")
 
-    def names_in(self, table):
+    def label_names(self, table):
         spec, column = table.spec, self.label
         labels = table.convert(column, tables.LABEL, tables.name_of)
         names = tables.names_in(labels)
@@ -277,14 +267,13 @@ class Regression(TextTask):
             "must have at most one name for a regression, whose head has one output",
         )
 
-    def names_in(self, table):
+    def label_names(self, table):
         return (self.label,)
 
     def parse_labels(self, table, names):
         return tables.scores(table, self.label, tables.LABEL)
 
     def loss(self, outputs, batch):
-        """Returns the sum of squared errors and the number of examples."""
         return squared_errors(outputs.logits[:, 0], batch)
 
     def distances(self, logits, teacher, batch, temperature):
@@ -311,7 +300,7 @@ class MultiLabel(TextTask):
     metrics = ("micro_f1", "macro_f1")
     settings = TextTask.settings | {"threshold": 0.5}
 
-    def names_in(self, table):
+    def label_names(self, table):
         found = table.convert(self.label, tables.LABEL, tables.parts)
         names = tables.names_in(itertools.chain(*found))
         if not names:

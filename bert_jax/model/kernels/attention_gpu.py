@@ -27,7 +27,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from bert_jax.model import dropout
-from bert_jax.model.kernels import gpu
+from bert_jax.model.kernels import Options, gpu
 
 HEAD_DIMS = (32, 64)  # those of 128 need other blocks
 MASKED = -1e9
@@ -50,24 +50,6 @@ class Blocks:
 
 FORWARD = Blocks(128, 64, warps=4)
 BACKWARD = Blocks(64, 128, warps=8)
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Static options of the kernels."""
-
-    head_dim: int  # one of HEAD_DIMS
-    rate: float  # dropout rate of the probabilities
-    interpret: bool = False  # emulate the kernels on a CPU
-
-    @property
-    def scale(self) -> float:
-        return self.head_dim**-0.5
-
-    @property
-    def unit(self) -> float:
-        """Factor of unscaled scores in exponents of 2."""
-        return self.scale * math.log2(math.e)
 
 
 def attend(

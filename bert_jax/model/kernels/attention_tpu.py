@@ -14,9 +14,7 @@ of `dropout.dropout`) from a hash of the index that is the same for all heads.
 Shapes: as in bert.py, and L lanes of a block.
 """
 
-import dataclasses
 import functools
-import math
 from typing import Any
 
 import jax
@@ -25,29 +23,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout
+from bert_jax.model.kernels import Options
 
 LANES = 128
 HEAD_DIMS = (32, 64, 128)
 MASKED = -1e9
 VMEM_BYTES = 32 * 2**20  # the kernels need about 20 MiB at 512 tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Static options of the kernels."""
-
-    head_dim: int  # one of HEAD_DIMS
-    rate: float  # dropout rate of the probabilities
-    interpret: bool = False  # emulate the kernels on a CPU
-
-    @property
-    def scale(self) -> float:
-        return self.head_dim**-0.5
-
-    @property
-    def num_heads(self) -> int:
-        """Heads of a block."""
-        return LANES // self.head_dim
 
 
 def attend(
@@ -158,9 +139,7 @@ def _forward_kernel(
     q_TL, k_TL, v_TL = q_ref[0], k_ref[0], v_ref[0]
     outs = []
     for head, is_own in _heads(options, q_TL.shape):
-        power_TS, sum_T1 = _powers(
-            options, _only(q_TL, is_own), k_TL, query_ids, key_ids
-        )
+        power_TS, sum_T1 = _powers(options, q_TL, is_own, k_TL, query_ids, key_ids)
         if options.rate:
             keep_TS = dropout.is_kept(index[...] ^ seeds[*head], options.rate)
             power_TS = jnp.where(keep_TS, power_TS, 0.0)
@@ -169,29 +148,15 @@ def _forward_kernel(
     out[0] = _merge(options, outs).astype(out.dtype)
 
 
-def _backward_kernel(
-    options,
-    q_ref,
-    k_ref,
-    v_ref,
-    query_ids,
-    key_ids,
-    seeds,
-    index,
-    out_ref,
-    gradient_ref,
-    dq_ref,
-    dk_ref,
-    dv_ref,
-):
+def _backward_kernel(options, *refs):
+    q_ref, k_ref, v_ref, query_ids, key_ids, seeds, index, *others = refs
+    out_ref, gradient_ref, dq_ref, dk_ref, dv_ref = others
     q_TL, k_TL, v_TL, gradient_TL = q_ref[0], k_ref[0], v_ref[0], gradient_ref[0]
     products_TL = out_ref[0].astype(jnp.float32) * gradient_TL.astype(jnp.float32)
     keep_rate = 1.0 - options.rate
     dqs, dks, dvs = [], [], []
     for head, is_own in _heads(options, q_TL.shape):
-        power_TS, sum_T1 = _powers(
-            options, _only(q_TL, is_own), k_TL, query_ids, key_ids
-        )
+        power_TS, sum_T1 = _powers(options, q_TL, is_own, k_TL, query_ids, key_ids)
         probs_TS = kept_TS = power_TS * _inverse(sum_T1)
         if options.rate:
             keep_TS = dropout.is_kept(index[...] ^ seeds[*head], options.rate)
@@ -216,18 +181,19 @@ def _heads(options: Options, shape: tuple[int, int]):
     """Yields (row, head) and bool[T, L], the head's lanes, for each head of a block."""
     row, block = pl.program_id(0), pl.program_id(1)
     lane_TL = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-    for i in range(options.num_heads):
+    num_heads = LANES // options.head_dim
+    for i in range(num_heads):
         start = i * options.head_dim
         is_own_TL = (lane_TL >= start) & (lane_TL < start + options.head_dim)
-        yield (row, block * options.num_heads + i), is_own_TL
+        yield (row, block * num_heads + i), is_own_TL
 
 
-def _powers(options, q_TL, k_TL, query_ids, key_ids):
-    """Returns the unnormalized probabilities [T, S] and their sums [T, 1]."""
-    scores_TS = _dot(q_TL, k_TL, (1, 1))
+def _powers(options, q_TL, is_own_TL, k_TL, query_ids, key_ids):
+    """Returns a head's unnormalized probabilities [T, S] and their sums [T, 1]."""
+    scores_TS = _dot(_only(q_TL, is_own_TL), k_TL, (1, 1))
     scores_TS = jnp.where(query_ids[0] == key_ids[0], scores_TS, MASKED)
     largest_T1 = jnp.max(scores_TS, axis=1, keepdims=True)
-    power_TS = jnp.exp2((scores_TS - largest_T1) * (options.scale * math.log2(math.e)))
+    power_TS = jnp.exp2((scores_TS - largest_T1) * options.unit)
     return power_TS, jnp.sum(power_TS, axis=1, keepdims=True)
 
 

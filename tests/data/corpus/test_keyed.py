@@ -59,7 +59,7 @@ def test_distinct_and_select_keep_one_of_equal_documents(count):
     pieces = [keyed.from_entries(found[i::3], UINT16) for i in range(3)]
     everything = keyed.concatenate(pieces)
     order, num_repeated = keyed.distinct(everything.records)
-    assert to_entries(keyed.select(everything, order)) == sorted(set(found))
+    assert to_entries(everything.select(order)) == sorted(set(found))
     left = list(found)
     for entry in set(found):
         left.remove(entry)

@@ -88,13 +88,9 @@ def test_errors_of_a_bucket_are_not_corrupt_shards(shard, bucket):
 
 def test_a_write_to_a_bucket_is_repeated_after_a_transient_error(tmp_path, bucket):
     documents = keyed.from_entries(entries(30), np.dtype(np.uint16))
-
-    def blocks():
-        yield keyed.select(documents, np.arange(12))
-        yield keyed.select(documents, np.arange(12, 30))
-
-    expected = shard_file.write(str(tmp_path / "shard"), blocks)
+    blocks = [np.arange(12), np.arange(12, 30)]
+    expected = shard_file.write(str(tmp_path / "shard"), documents, blocks)
     bucket.faults = {"^(POST|PUT) /upload": [503]}
-    assert shard_file.write("gs://b/shard", blocks) == expected
+    assert shard_file.write("gs://b/shard", documents, blocks) == expected
     assert not bucket.faults["^(POST|PUT) /upload"]
     assert storage.read("gs://b/shard") == (tmp_path / "shard").read_bytes()

@@ -26,7 +26,8 @@ PACKERS = (gzip.compress, bz2.compress, lzma.compress, zstd)
 
 def read(path, max_bytes=2**20, invalid_utf8="error", counts=None, part=lines.WHOLE):
     counts = collections.Counter() if counts is None else counts
-    return list(lines.read(str(path), max_bytes, invalid_utf8, counts, part))
+    reading = lines.Reading(counts, invalid_utf8, max_bytes)
+    return list(lines.read(str(path), reading, part))
 
 
 def write(path, content):
@@ -212,8 +213,8 @@ def test_bad_lines_are_collected_in_read_counts(tmp_path):
     path.write_bytes(b"one\n" + b"\xff\n" * 30 + b"two\n")
     counts = lines.ReadCounts()
     for _ in range(10):
-        counts.start_file()
-        found = [text for _, text in lines.read(str(path), 1024, "error", counts)]
+        counts.num_of_file = 0
+        found = [text for _, text in read(path, counts=counts)]
         assert found == ["one", *["\ufffd"] * 30, "two"]
     assert counts.num_bad == 300 and counts == {}
     assert len(counts.messages) == lines.LISTED

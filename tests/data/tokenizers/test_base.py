@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.sources import embedded
-from bert_jax.data.tokenizers import training, wordpiece
+from bert_jax.data.tokenizers import base, training, wordpiece
 from tests.conftest import make_config
 
 HARD = [
@@ -48,7 +48,7 @@ def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
 
 
 def test_offsets_of_unknown_pieces_and_of_strings_with_accents():
-    vocab = (*wordpiece.SPECIAL_TOKENS, "(", ")", "cafe", "##s", ",", "\u4e2d")
+    vocab = (*base.SPECIAL_TOKENS, "(", ")", "cafe", "##s", ",", "\u4e2d")
     locate = wordpiece.WordPiece(vocab, lowercase=True).locator()
 
     def spans(text):

@@ -16,9 +16,8 @@ VOCAB = (*SPECIAL_TOKENS, *WORDS, "mask", "\u4e2d", "##\u6587", "\u6587")
 TEXTS = ["The cats (caf\u00e9) ab", "", "\u200b", "\u4e2d\u6587", "a [MASK] b [SEP]"]
 
 
-def bert(vocab=VOCAB, **changes):
-    rules = {"lowercase": True, "strip_accents": None, "split_ideographs": True}
-    return library.bert(vocab, **rules | changes)
+def bert(vocab=VOCAB, **settings):
+    return library.bert(vocab, settings)
 
 
 def read(tokenizer, lines=()):
@@ -33,7 +32,7 @@ def split_at_spaces(tokenizer):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_bert_rules_are_those_of_our_wordpiece(lowercase):
     ours = wordpiece.WordPiece(VOCAB, lowercase)
-    theirs = read(bert(lowercase=lowercase))
+    theirs = read(bert(do_lower_case=lowercase))
     assert theirs.for_corpora == ours and theirs.lowercase == lowercase
     for found, expected in zip(
         theirs.encoder()(TEXTS), ours.encoder()(TEXTS), strict=True
@@ -61,7 +60,7 @@ def with_prefix(tokenizer):
     "tokenizer",
     [
         bert(strip_accents=False),
-        bert(split_ideographs=False),
+        bert(tokenize_chinese_chars=False),
         split_at_spaces(bert()),
         with_prefix(bert()),
     ],

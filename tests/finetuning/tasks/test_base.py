@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.tasks import TASKS, similarity
@@ -17,7 +17,7 @@ from tests.finetuning import tuned
 from tests.finetuning.test_config import config_dict
 
 LETTERS = tuple("abcdefgh")
-TOKENIZER = wordpiece.WordPiece((*wordpiece.SPECIAL_TOKENS, *LETTERS), lowercase=True)
+TOKENIZER = wordpiece.WordPiece((*base.SPECIAL_TOKENS, *LETTERS), lowercase=True)
 
 
 def shown(ids_T):

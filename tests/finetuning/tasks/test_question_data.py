@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.tasks import question_data
@@ -14,7 +14,7 @@ from bert_jax.finetuning.tasks.question_data import Answer, Question, Questions
 from tests.finetuning.test_config import change
 
 WORDS = tuple(f"{a}{b}" for a in "bcdfgh" for b in "aeiou")
-VOCAB = (*wordpiece.SPECIAL_TOKENS, *WORDS, "##s", ",")
+VOCAB = (*base.SPECIAL_TOKENS, *WORDS, "##s", ",")
 TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
 LENGTH, STRIDE, QUERY = 24, 5, 6
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import tagging
 from bert_jax.finetuning.tasks.tagging import Sentences
 
-VOCAB = (*wordpiece.SPECIAL_TOKENS, "river", "##side", "old", ".")
+VOCAB = (*base.SPECIAL_TOKENS, "river", "##side", "old", ".")
 TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
 NAMES = ("O", "B-loc", "I-loc")
 SENTENCES = Sentences(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.tokenizers import wordpiece
+from bert_jax.data.tokenizers import base, wordpiece
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.finetuning.tasks.base import Texts
@@ -19,7 +19,7 @@ from tests.finetuning import tuned
 from tests.finetuning.test_config import change
 
 LETTERS = "abcdefgh"
-TOKENIZER = wordpiece.WordPiece((*wordpiece.SPECIAL_TOKENS, *LETTERS), lowercase=True)
+TOKENIZER = wordpiece.WordPiece((*base.SPECIAL_TOKENS, *LETTERS), lowercase=True)
 ANSWER = {"text": "b c", "answer_start": 2}
 QUESTIONS = [
     {"id": "1", "question": "f", "answers": [ANSWER]},

@@ -36,7 +36,7 @@ def parse(table, kind="classification", role="train", names=(), **keys):
 
 def names_in(values, kind="classification", spec="tsv:a"):
     table = Table(spec, {"c": values})
-    return tuned.make_task(kind, label="c").names_in(table)
+    return tuned.make_task(kind, label="c").label_names(table)
 
 
 def test_single_texts_and_pairs():
@@ -59,7 +59,7 @@ def test_class_names_are_those_of_the_training_set():
         ("score", "regression", ("score",)),
         ("kinds", "multi_label", ("0", "1")),
     ):
-        assert tuned.make_task(kind, label=label).names_in(TABLE) == names
+        assert tuned.make_task(kind, label=label).label_names(TABLE) == names
     assert names_in(["1", "-1", "1"]) == ("-1", "1")
     assert names_in([["b", ""], None, "a,", "['c']"], "multi_label") == tuple("abc")
     with pytest.raises(ConfigError, match="^tsv:a has no label in its column 'c';"):

@@ -12,9 +12,9 @@ from jax.sharding import AbstractDevice
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.model import bert
+from bert_jax.model import attention, bert
 from bert_jax.model.dropout import DropoutKey, row_indices
-from bert_jax.model.kernels import attention_gpu, gelu_gpu, gpu, norm_gpu
+from bert_jax.model.kernels import gelu_gpu, gpu, norm_gpu
 from bert_jax.training import losses
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -43,7 +43,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(sharding, "device_kind", lambda: H100)
     for module, name in (
-        (attention_gpu, "Options"),
+        (attention, "Options"),
         (norm_gpu, "Options"),
         (gelu_gpu, "add_and_gelu"),
     ):
@@ -109,7 +109,7 @@ def lowered_for_h100(config) -> str:
     )
     with jax.sharding.use_abstract_mesh(mesh):
         graphdef, init = step_lib.init_state(config)
-        state = step_lib.abstract_state(init, mesh)
+        state = sharding.on_mesh(jax.eval_shape(init), mesh)
         batch = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
         step = jax.jit(step_lib.make_train_step(config, graphdef))
         lowered = step.trace(state, batch).lower(lowering_platforms=("cuda",))
