@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
+import time
 
 ROOT = pathlib.Path(__file__).parent.parent
 ONE_PHASE = f"--config={ROOT}/tests/one_phase.py"
@@ -109,15 +111,42 @@ def run_well(module: str, *args: str, **kwargs) -> str:
     return result.stdout
 
 
-def run_code(code: str) -> subprocess.CompletedProcess:
+def error_of(module: str, *args: str, code: int = 2, **kwargs) -> str:
+    """Runs a command that must fail, and returns its error, which is one line."""
+    result = run(module, *args, **kwargs)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def capture(*command, **options) -> subprocess.CompletedProcess:
+    """Runs any program to its end, and returns it with what it has printed."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def run_until(path: pathlib.Path, module: str, *args: str) -> None:
+    """Starts a command, and kills it as soon as there is a directory."""
+    process = start(module, *args)
+    while not path.is_dir():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
+
+
+def run_code(code: str, *args: str, **environment: str) -> subprocess.CompletedProcess:
     """Runs Python code in a new process."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code), *args]
+    return capture(*command, env=ENV | environment, timeout=LIMIT_SECS)
+
+
+def flip(path: str | pathlib.Path, bit: int | None = None) -> None:
+    """Flips one bit of a file: one in its middle, unless given."""
+    path = pathlib.Path(path)
+    content = bytearray(path.read_bytes())
+    bit = len(content) // 2 * 8 if bit is None else bit
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
 
 
 def write_text(path: pathlib.Path, num_documents: int = 60) -> None:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 import time
+from types import SimpleNamespace
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -45,6 +46,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.monitoring import goodput
 from tests import fake_bucket, one_phase
 from tests.commands import run_well, small_run, write_text
 
@@ -131,14 +133,9 @@ def make_config(**changes) -> config_lib.ExperimentConfig:
         "max_predictions": 4,
     }
     phase |= changes.pop("phase", {})
-    for key, value in (defaults | changes).items():
-        *sections, name = key.split("__")
-        section = config
-        for part in sections:
-            section = section[part]
-        section[name] = value
-    for name, value in phase.items():
-        config.phases[0][name] = value
+    flat = {key.replace("__", "."): x for key, x in (defaults | changes).items()}
+    config.update_from_flattened_dict(flat)
+    config.phases[0].update(phase)
     return config_lib.from_config_dict(config)
 
 
@@ -281,6 +278,19 @@ def slept(monkeypatch):
     return delays
 
 
+@pytest.fixture
+def advance(monkeypatch):
+    """Stops the clocks of goodput, and returns a function that advances them."""
+    now = [1000.0]
+    monkeypatch.setattr(goodput, "clock", lambda: now[0])
+    monkeypatch.setattr(goodput, "time", SimpleNamespace(time=lambda: now[0] + 5000.0))
+
+    def advance(seconds):
+        now[0] += seconds
+
+    return advance
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> pathlib.Path:
     """A directory with a text."""
@@ -326,3 +336,9 @@ def source(tmp_path):
     directory = tmp_path / "source"
     directory.mkdir()
     return directory, models.export_to(directory)
+
+
+@pytest.fixture
+def directory(source):
+    """A directory with an exported model."""
+    return source[0]

@@ -1,13 +1,17 @@
 """Small corpora of made-up documents, written without prepare and read back as text."""
 
 import collections
+import io
 import json
 import os
 import random
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
 from bert_jax import config as config_lib
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build, corpus, encoding, keyed, writer
 from bert_jax.data.sources.kind import Document
 from bert_jax.data.tokenizers import tokenizers
@@ -56,6 +60,21 @@ def changed(config, section, **values):
     return config_lib.from_config_dict(tree)
 
 
+def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
+    """Returns the data config and the phase of rows of a length."""
+    config = one_phase.get_config()
+    config.data.short_seq_prob = short_seq_prob
+    config.data.next_sentence = next_sentence
+    config.model.max_position_embeddings = length
+    config.phases[0].update(
+        sequence_length=length,
+        max_predictions=max(length // 2, 8),
+        max_sequences_per_row=per_row,
+    )
+    made = config_lib.from_config_dict(config)
+    return made.data, made.phases[0]
+
+
 def interrupt(*args):
     raise KeyboardInterrupt
 
@@ -93,6 +112,13 @@ def write_documents(path, documents):
         file.write("\n\n".join("\n".join(document) for document in documents))
 
 
+def parquet_bytes(columns, rows=None):
+    """Returns a Parquet file whose row groups have some rows."""
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), buffer, row_group_size=rows)
+    return buffer.getvalue()
+
+
 def shard_of(ranges, key):
     """Returns the index of the shard of a key."""
     number = np.uint64(keyed.number(key))
@@ -121,6 +147,12 @@ def write(config, documents, tokenizer=None):
         written[file] = writer.write_shard(path, [piece])
     writer.finish(config, tokenizer, None, counts, written, ())
     return corpus.read(config)
+
+
+def batches(found, config, **options):
+    """Returns the batches of a phase: the first, from its start, unless given."""
+    options = {"split": "train", "seed": 1, "phase_index": 0, "first_step": 0} | options
+    return pipeline.batches(found, config, **options)
 
 
 def files(directory):

@@ -41,14 +41,9 @@ class Bucket:
         self.answered: collections.Counter[int | str] = collections.Counter()
         self.requests: list[str] = []
         self.delay = 0.0
-        bucket, self._lock = self, threading.Lock()
-
-        class Handler(_Handler):
-            def __init__(self, *args):
-                self.bucket = bucket
-                super().__init__(*args)
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"bucket": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.environment = {
             "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage

@@ -6,7 +6,6 @@ another protocol, is off, as it is with HF_HUB_DISABLE_XET=1.
 """
 
 import base64
-import collections
 import dataclasses
 import hashlib
 import http.server
@@ -68,14 +67,8 @@ class Hub:
         self.requests: list[str] = []
         self.renamed: dict[str, str] = {}
         self.objects: dict[str, bytes] = {}
-        hub = self
-
-        class Handler(_Handler):
-            def __init__(self, *args):
-                self.hub = hub
-                super().__init__(*args)
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{port}"
@@ -349,28 +342,22 @@ _REPOSITORY = r"(?P<repository>(datasets|models)/[^/]+/[^/]+)"
 _MODEL = r"(?P<repository>models/[^/]+/[^/]+)"
 _RESOLVED = r"(?P<repository>(datasets/)?[^/]+/[^/]+)"  # of a model, without models/
 # By "METHOD path": whether a token is needed, and what answers.
-_ROUTES = collections.OrderedDict(
-    {
-        rf"GET /api/{_REPOSITORY}(/revision/(?P<revision>.+))?": (False, _Handler.info),
-        rf"GET /api/{_MODEL}/refs": (False, _Handler.refs),
-        rf"GET /api/{_REPOSITORY}/tree/(?P<revision>.+)": (False, _Handler.tree),
-        rf"POST /api/{_REPOSITORY}/paths-info/(?P<revision>.+)": (
-            *(False, _Handler.paths),
-        ),
-        rf"(GET|HEAD) /{_RESOLVED}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": (
-            *(False, _Handler.resolve),
-        ),
-        r"(GET|HEAD) /cdn/(?P<digest>\w+)": (False, _Handler.cdn),
-        r"GET /api/whoami-v2": (True, _Handler.account),
-        r"POST /api/repos/create": (True, _Handler.create),
-        r"POST /api/validate-yaml": (True, _Handler.validate),
-        rf"POST /api/{_MODEL}/preupload/(?P<revision>.+)": (
-            *(True, _Handler.upload_modes),
-        ),
-        r"POST /[^/]+/[^/]+\.git/info/lfs/objects/batch": (True, _Handler.batch),
-        r"PUT /upload/(?P<digest>\w+)": (False, _Handler.upload),
-        rf"POST /api/{_MODEL}/commit/(?P<revision>.+)": (True, _Handler.commit),
-        rf"POST /api/{_MODEL}/(branch|tag)/(?P<name>.+)": (True, _Handler.create_ref),
-        rf"DELETE /api/{_MODEL}/tag/(?P<name>.+)": (True, _Handler.delete_tag),
-    }
-)
+_ROUTES = {
+    rf"GET /api/{_REPOSITORY}(/revision/(?P<revision>.+))?": (False, _Handler.info),
+    rf"GET /api/{_MODEL}/refs": (False, _Handler.refs),
+    rf"GET /api/{_REPOSITORY}/tree/(?P<revision>.+)": (False, _Handler.tree),
+    rf"POST /api/{_REPOSITORY}/paths-info/(?P<revision>.+)": (False, _Handler.paths),
+    rf"(GET|HEAD) /{_RESOLVED}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": (
+        *(False, _Handler.resolve),
+    ),
+    r"(GET|HEAD) /cdn/(?P<digest>\w+)": (False, _Handler.cdn),
+    r"GET /api/whoami-v2": (True, _Handler.account),
+    r"POST /api/repos/create": (True, _Handler.create),
+    r"POST /api/validate-yaml": (True, _Handler.validate),
+    rf"POST /api/{_MODEL}/preupload/(?P<revision>.+)": (True, _Handler.upload_modes),
+    r"POST /[^/]+/[^/]+\.git/info/lfs/objects/batch": (True, _Handler.batch),
+    r"PUT /upload/(?P<digest>\w+)": (False, _Handler.upload),
+    rf"POST /api/{_MODEL}/commit/(?P<revision>.+)": (True, _Handler.commit),
+    rf"POST /api/{_MODEL}/(branch|tag)/(?P<name>.+)": (True, _Handler.create_ref),
+    rf"DELETE /api/{_MODEL}/tag/(?P<name>.+)": (True, _Handler.delete_tag),
+}

@@ -25,10 +25,7 @@ def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 
 
 def assert_same_bits(found: pathlib.Path, expected: pathlib.Path, step: int) -> None:
-    a, b = arrays(found, step), arrays(expected, step)
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    np.testing.assert_equal(arrays(found, step), arrays(expected, step))
 
 
 def lines(workdir: pathlib.Path) -> list[dict]:

@@ -1,10 +1,9 @@
 """Tests of writing and verifying SHA256SUMS."""
 
-import subprocess
-
 import pytest
 
 from bert_jax import digests
+from tests.commands import capture, flip
 
 
 @pytest.fixture
@@ -24,12 +23,7 @@ def test_verify_accepts_an_unchanged_directory(sealed):
 
 
 def test_sha256sum_verifies_the_sums(sealed):
-    check = subprocess.run(
-        ["sha256sum", "--check", "--strict", digests.SUMS_FILE],
-        cwd=sealed,
-        capture_output=True,
-        text=True,
-    )
+    check = capture("sha256sum", "--check", "--strict", digests.SUMS_FILE, cwd=sealed)
     assert check.stdout == "a: OK\nsub/b c: OK\n" and check.returncode == 0
 
 
@@ -37,13 +31,10 @@ def test_sha256sum_verifies_the_sums(sealed):
 def test_verify_detects_every_flipped_bit(sealed):
     for name in ("a", "sub/b c", digests.SUMS_FILE):
         path = sealed / name
-        content = path.read_bytes()
-        for i in range(8 * len(content)):
-            flipped = bytearray(content)
-            flipped[i // 8] ^= 1 << i % 8
-            path.write_bytes(flipped)
+        for i in range(8 * path.stat().st_size):
+            flip(path, i)
             assert digests.verify(sealed), (name, i)
-        path.write_bytes(content)
+            flip(path, i)
     assert digests.verify(sealed) == []
 
 

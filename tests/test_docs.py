@@ -9,16 +9,18 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import ml_collections
 import pytest
 
 from tests import corpora, fake_hub
-from tests.commands import ENV, ROOT
+from tests.commands import ENV, ROOT, capture
 from tests.conftest import slow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -110,10 +112,12 @@ def test_config_keys_in_the_text_exist():
     assert found > 80
 
 
-def test_every_row_of_faithfulness_names_a_test_that_exists():
+def test_every_row_of_faithfulness_and_faults_names_tests_that_exist():
     text, _, _ = TEXT["faithfulness.md"].partition("## Migration")
-    rows = re.findall(r"^\| (?!point|---)(.*) \|$", text, re.M)
-    assert len(rows) > 25
+    faults = (ROOT / "tests" / "faults" / "README.md").read_text()
+    assert re.findall(r"^\| (\d+) \|", faults, re.M) == [str(i) for i in range(1, 26)]
+    rows = re.findall(r"^\| (?!point|---|#)(.*) \|$", text + faults, re.M)
+    assert len(rows) > 50
     for row in rows:
         names = re.findall(r"`(tests/\S+\.py)::(\w+)`", row)
         assert names, row
@@ -174,19 +178,9 @@ def test_pages_named_in_code_exist():
     assert not [name for name in names if not (ROOT / name).exists()]
 
 
-def generate():
-    """Returns the hook of mkdocs."""
-    spec = importlib.util.spec_from_file_location("gen", ROOT / "docs/generate.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gen"] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", [*sorted(TEXT), slow("commands")])
 def test_the_generated_parts_of_a_page_are_up_to_date(name):
-    hook = generate()
+    hook = SimpleNamespace(**runpy.run_path(str(ROOT / "docs/generate.py")))
     if name != "commands":  # whose text takes half a minute
         (old,) = re.findall(
             r"begin: commands -->\n\n(.*?)\n\n<!-- end", TEXT["reference.md"], re.S
@@ -258,14 +252,9 @@ def test_the_page_on_exports_can_be_followed_from_top_to_bottom(trained, tmp_pat
         program = ["bash", "-ec"] if language == "bash" else [sys.executable, "-c"]
         with fake_hub.Hub() as hub:
             path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-            environment = ENV | {"PATH": path}
-            result = subprocess.run(
-                [*program, code.replace("USER/NAME", "user/tiny")],
-                cwd=tmp_path,
-                env=environment | hub.environment(tmp_path / "home"),
-                capture_output=True,
-                text=True,
-            )
+            environment = ENV | {"PATH": path} | hub.environment(tmp_path / "home")
+            code = code.replace("USER/NAME", "user/tiny")
+            result = capture(*program, code, cwd=tmp_path, env=environment)
             assert result.returncode == 0, code + result.stdout + result.stderr
             if "upload" in code or "push" in code:
                 files = hub.repositories["models/user/tiny"].files("main")

@@ -58,9 +58,8 @@ def test_an_older_step_on_another_number_of_devices(trained):
 @pytest.mark.slow
 def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
     """This includes `export`, which opens a run in the same way."""
-    workdir, moved = tmp_path / "run", tmp_path / "moved"
-    shutil.copytree(trained / "run", workdir)
-    shutil.copytree(trained / "corpus", moved)
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    moved = shutil.copytree(trained / "corpus", tmp_path / "moved")
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["corpus_dir"] = "gone"
     (workdir / "config.json").write_text(json.dumps(config))
@@ -81,8 +80,7 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
 
 
 def test_the_advice_for_a_corpus_of_another_text_is_right(trained, tmp_path):
-    other = tmp_path / "other"
-    shutil.copytree(trained / "corpus", other)
+    other = shutil.copytree(trained / "corpus", tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["recipe"]["data.sources"] = ["text:other.txt"]
     manifest["sha256"] = corpus_lib.manifest_digest(manifest)

@@ -3,9 +3,7 @@
 import json
 
 import numpy as np
-import pytest
 
-from bert_jax.interop import huggingface_write
 from tests.commands import run_well
 from tests.finetuning import tuned
 from tests.models import TOKENIZER
@@ -13,29 +11,16 @@ from tests.models import TOKENIZER
 LINES = ["w1 w2 ||| w3", "", "W4 nowhere", "w5"]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    config, _, params = tuned.build("classification")
-    head = tuned.HEADS["classification"]
-    huggingface_write.write_model(path, params, config, head, TOKENIZER, 32)
-    (path / "lines.txt").write_text("\n".join(LINES) + "\n")
-    return path
-
-
-def command(directory, output, /, **flags):
-    flags = {
-        "model": directory,
-        "output": output,
-        "input": directory / "lines.txt",
-    } | flags
-    return [*(f"--{name}={value}" for name, value in flags.items())]
-
-
-def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):
-    stdout = run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz"))
+def test_jsonl_and_npz_have_the_same_token_features(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    tuned.write(directory)
+    (directory / "lines.txt").write_text("\n".join(LINES) + "\n")
+    command = (f"--model={directory}", f"--input={directory / 'lines.txt'}")
+    output = f"--output={tmp_path}/a"
+    stdout = run_well("bert_jax.extract", *command, f"{output}.npz")
     assert "4 texts, 15 tokens in" in stdout and "tokens/s" in stdout
-    run_well("bert_jax.extract", *command(directory, tmp_path / "a.jsonl"), devices=2)
+    run_well("bert_jax.extract", *command, f"{output}.jsonl", devices=2)
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").open()]
     assert [row["text"] for row in rows] == LINES
     assert rows[0]["tokens"] == ["[CLS]", "w1", "w2", "[SEP]", "w3", "[SEP]"]
@@ -47,4 +32,4 @@ def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):
     tokens = [TOKENIZER.vocab[i] for i in arrays["tokens"]]
     assert tokens == [token for row in rows for token in row["tokens"]]
     assert arrays["starts"].tolist() == [s for row in rows for s in row["starts"]]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz", "model"]

@@ -15,10 +15,9 @@ from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning import setup as setup_lib
-from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
-from tests.commands import run, run_well
+from tests.commands import error_of, run_well
 from tests.conftest import make_config
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
@@ -30,7 +29,7 @@ SWEEP = ("--sweep", "--seeds=0", "--config.recipe.learning_rates=(3e-3, 1e-3)")
 
 
 def command(directory, *rest, **more):
-    values = labelled.changes(directory) | more
+    values = labelled.changes_of("classification", directory) | more
     return [
         "--config=configs/finetune/glue.py:sst2",
         f"--model={directory / 'source'}",
@@ -71,7 +70,7 @@ def test_the_same_command_repeats_no_complete_run(swept):
     stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
     assert "examples/s" not in stdout and "Best by accuracy" in stdout
     assert stdout.count("already complete") == 2
-    assert "dev.tsv alone has accuracy 0.5" in stdout
+    assert "dev.txt alone has accuracy 0.5" in stdout
     assert model.read_bytes() == before
 
 
@@ -101,10 +100,8 @@ def test_no_model_is_written_if_all_runs_diverge(source, tmp_path):
     directory = source[0].parent
     more = {"recipe.clip_norm": 1e30, "recipe.learning_rate": 1e38, "max_bad_steps": 2}
     arguments = command(directory, f"--workdir={tmp_path / 'run'}", **more)
-    result = run("bert_jax.finetune", *arguments)
-    assert result.returncode == 77, result.stdout + result.stderr
-    assert "every run diverged before its first evaluation" in result.stderr
-    assert result.stderr.count("\n") == 1
+    error = error_of("bert_jax.finetune", *arguments, code=77)
+    assert "every run diverged before its first evaluation" in error
     assert not (tmp_path / "run" / "model").exists()
 
 
@@ -125,9 +122,8 @@ def test_the_written_model_has_the_reported_metrics(swept):
 def assert_refused(directory, changes, message):
     """Asserts that opening the inputs of a synthetic task raises ConfigError."""
     values = config_dict("sst2")
-    for key, value in (labelled.changes(directory) | changes).items():
-        section, _, name = key.rpartition(".")
-        (values[section] if section else values)[name] = value
+    of_kind = labelled.changes_of("classification", directory)
+    values.update_from_flattened_dict(of_kind | changes)
     with pytest.raises(ConfigError, match=re.escape(message)):
         config = tasks_config.from_config_dict(values)
         start = setup_lib.Start(str(directory / "source"), False, None, changes)
@@ -227,15 +223,13 @@ def test_a_student_with_fewer_layers_learns_from_the_fine_tuned_model(swept, tmp
     (dev,) = summary["dev"].values()
     assert dev["accuracy"] >= 0.8
     # The run resumes with a teacher that was moved, but not with a different one.
-    moved = tmp_path / "moved"
-    shutil.copytree(teacher, moved)
+    moved = shutil.copytree(teacher, tmp_path / "moved")
     again = [*arguments, f"--config.distill.teacher={moved}"]
     assert "Best by accuracy" in run_well("bert_jax.finetune", *again)
     (moved / "SHA256SUMS").unlink()
     change_json(moved, "config.json", layer_norm_eps=1e-6)
-    result = run("bert_jax.finetune", *again)
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert "the model in config.distill.teacher has changed since" in result.stderr
+    error = error_of("bert_jax.finetune", *again)
+    assert "the model in config.distill.teacher has changed since" in error
 
 
 @pytest.mark.parametrize(
@@ -273,9 +267,7 @@ def test_a_teacher_must_fit_its_student_and_the_task(swept, tmp_path):
     teacher = tuned.read(swept[0] / "run" / "model")
     check_student(teacher)
     upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
-    config, _, params = tuned.build("regression")
-    head = tuned.HEADS["regression"]
-    huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+    tuned.write(tmp_path, "regression")
     for other, changes, message in (
         (teacher, {"tokenizer": upper}, "another tokenizer than --model"),
         (teacher, {"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),
@@ -353,9 +345,8 @@ def test_a_model_with_one_segment_is_not_fine_tuned_on_pairs(key, source, tmp_pa
     directory, _ = source
     changes = {"task.text": ("a", "b")}
     if key != "--model":
-        config, _, params = tuned.build("classification")
-        head, directory = tuned.HEADS["classification"], tmp_path
-        huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+        directory = tmp_path
+        tuned.write(directory)
         changes |= {"distill.teacher": str(tmp_path), "distill.logits_weight": 0.5}
     keep_one_segment(directory)
     message = f"{key}={directory}: the model has type_vocab_size=1"
@@ -366,9 +357,7 @@ def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):
     directory = source[0].parent
     (directory / "none.tsv").write_text("sentence\tlabel\n")
     more = {"data.dev": (f"tsv:{directory / 'none.tsv'}",)}
-    result = run("bert_jax.finetune", *command(directory, **more))
-    assert result.returncode == 2 and "none.tsv" in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert "none.tsv" in error_of("bert_jax.finetune", *command(directory, **more))
     assert not (directory / "run").exists()
 
 

@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 # Files of other runs and programs, none of which the package can read.
 FOREIGN = (
@@ -58,13 +57,8 @@ def test_a_clone_in_use_and_the_home_directory_stay_unchanged(tmp_path):
         "XDG_CACHE_HOME": str(home / ".cache"),
     }
     files = [f"tests/{name}" for name in TESTS]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *files],
-        cwd=clone,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider"]
+    result = capture(*command, *files, cwd=clone, env=environment)
     for directory in (home, *home.rglob("*/")):
         directory.chmod(0o700)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr

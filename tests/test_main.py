@@ -6,7 +6,7 @@ import pytest
 
 import bert_jax
 from bert_jax import __main__ as main_lib
-from tests.commands import ROOT, run, run_code, run_well
+from tests.commands import ROOT, error_of, run, run_code, run_well
 
 
 def test_every_module_that_can_be_run_is_a_command():
@@ -42,8 +42,7 @@ def test_a_command_after_the_package_is_the_module_of_that_name():
     ],
 )
 def test_an_unknown_command_is_one_line(arguments, message):
-    result = run("bert_jax", *arguments)
-    assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
+    assert error_of("bert_jax", *arguments) == f"error: {message}\n"
 
 
 def test_the_console_script_is_this_module():

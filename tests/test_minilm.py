@@ -56,17 +56,6 @@ def texts():
     return [*found[:49], " ".join(found[:99])]
 
 
-def initialized_from(path, tokenizer):
-    """Returns a config of the model's sizes, and the weights of a run with it."""
-    config = make_config(
-        init_from=str(path),
-        tokenizer__vocab_size=len(tokenizer.vocab),
-        **{f"model__{name}": size for name, size in SIZES.items()},
-    )
-    weights = init_from.read(init_from.open_source(config), config, tokenizer)
-    return config, weights
-
-
 @pytest.fixture(scope="module")
 def run(directory):
     """Returns the config, parameters and tokenizer of a run that starts at the model.
@@ -75,7 +64,12 @@ def run(directory):
     """
     source = init_from.describe(str(directory))
     tokenizer = init_from.parse_tokenizer(source, make_config().tokenizer)
-    config, weights = initialized_from(directory, tokenizer)
+    config = make_config(
+        init_from=str(directory),
+        tokenizer__vocab_size=len(tokenizer.vocab),
+        **{f"model__{name}": size for name, size in SIZES.items()},
+    )
+    weights = init_from.read(init_from.open_source(config), config, tokenizer)
     assert any("missing, initialized randomly" in note for note in weights.notes)
     _, params = bert_lib.build(config.model, len(tokenizer.vocab), jax.random.key(0))
     return config, parameters.place(params, weights.arrays), tokenizer

@@ -7,7 +7,6 @@ import importlib
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import hypothesis
@@ -26,7 +25,7 @@ from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.plan import Plan, parse_bytes
 from bert_jax.preflight import check
-from tests.commands import ROOT, run, run_well
+from tests.commands import ROOT, capture, run, run_well
 from tests.conftest import slow
 from tests.models import change_json
 
@@ -60,9 +59,7 @@ def write_model(directory: Path, num_tokens: int) -> None:
 def commands(stdout: str) -> dict[str, list[str]]:
     """Returns the arguments that bash gives to each module in the output of a plan."""
     script = PYTHON + stdout[stdout.index("plan=(") :]
-    printed = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True
-    ).stdout
+    printed = capture("bash", "-c", script, check=True).stdout
     lines = [part.split("\n") for part in printed.strip("\n").split("\n\n")]
     return {module: arguments for module, *arguments in lines}
 

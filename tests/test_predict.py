@@ -5,16 +5,17 @@ import json
 import pytest
 
 from bert_jax import inference
-from tests.commands import run, run_well
+from tests.commands import error_of, run, run_well
 from tests.conftest import slow
-from tests.inference.test_tuned import KIND_INPUTS, write
+from tests.finetuning import tuned
+from tests.inference.test_tuned import KIND_INPUTS
 
 
 @pytest.mark.parametrize(
     "kind", [slow("tagging"), "question_answering", slow("similarity")]
 )
 def test_each_line_has_the_result_of_the_api(kind, tmp_path):
-    write(tmp_path, kind)
+    tuned.write(tmp_path, kind)
     inputs = KIND_INPUTS[kind]
     lines = [" ||| ".join([x] if isinstance(x, str) else x) for x in inputs]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
@@ -42,7 +43,7 @@ def test_each_line_has_the_result_of_the_api(kind, tmp_path):
 
 def test_the_command_writes_a_file_or_standard_output(tmp_path):
     """A model tuned on single texts counts lines that look like pairs."""
-    write(tmp_path, "classification")
+    tuned.write(tmp_path, "classification")
     (tmp_path / "decisions.json").write_text('{"num_texts": 1}')
     (tmp_path / "lines.txt").write_text("w1 w2 ||| w3\nw3\n")
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
@@ -57,7 +58,7 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path):
 
 
 def test_truncated_words_are_reported(tmp_path):
-    write(tmp_path, "tagging")
+    tuned.write(tmp_path, "tagging")
     (tmp_path / "lines.txt").write_text("w1 " * 40 + "\nw2\n")
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
     result = run("bert_jax.predict", *arguments)
@@ -67,7 +68,7 @@ def test_truncated_words_are_reported(tmp_path):
 
 @pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
-    write(tmp_path, "classification")
+    tuned.write(tmp_path, "classification")
     (tmp_path / "empty.txt").touch()
     for arguments, message in (
         ([f"--model={tmp_path}"], "--input is missing; give --input=VALUE: file with"),
@@ -79,7 +80,6 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ),
     ):
         output = tmp_path / "results.jsonl"
-        result = run("bert_jax.predict", *arguments, f"--output={output}")
-        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
-        assert message in result.stderr
+        arguments = [*arguments, f"--output={output}"]
+        assert message in error_of("bert_jax.predict", *arguments)
         assert not list(tmp_path.glob("results*"))

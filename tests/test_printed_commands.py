@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -15,17 +14,15 @@ from bert_jax import errors, inference
 from bert_jax.config import from_config_dict
 from bert_jax.data.corpus import build
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
 from bert_jax.monitoring import terminal
 from bert_jax.training import rollbacks
 from tests import one_phase
-from tests.commands import ENV, ROOT, run_well, write_text
+from tests.commands import ENV, ROOT, capture, run_well, write_text
 from tests.conftest import slow
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
-from tests.models import TOKENIZER
 
 COMMAND = re.compile(r"python -m bert_jax\.\w+ (--|\{).*")
 PLACEHOLDER = re.compile(r"=[A-Z]{2,}\b|=[NX]\b|/X\.py")
@@ -61,14 +58,9 @@ def test_a_printed_command_has_no_placeholder():
 def run_printed(text, cwd):
     """Runs the only command in a text, as a user would who copies it."""
     (command,) = re.findall(r"(?:echo .* \| )?python -m bert_jax\.[^\n]*", text)
-    python = os.path.dirname(sys.executable)
-    result = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"],
-        cwd=cwd,
-        env=ENV | {"PATH": f"{python}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-    )
+    script = f"set -o pipefail; {command}"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    result = capture("bash", "-c", script, cwd=cwd, env=ENV | {"PATH": path})
     assert result.returncode == 0, command + result.stdout + result.stderr
     return result.stdout
 
@@ -152,9 +144,7 @@ def test_a_large_corpus_is_prepared_by_the_command_in_the_error(tmp_path, monkey
 )
 def test_the_example_of_a_kind_is_an_input_of_its_model(kind, tmp_path):
     task = tasks_config.from_config_dict(config_dict(labelled.config_of(kind))).task
-    config, _, params = tuned.build(kind)
-    head = tuned.HEADS[kind]
-    huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+    tuned.write(tmp_path, kind)
     parts = tuple(task.form.example.split(" ||| "))
     options = {"max_query_length": 8} if kind == "question_answering" else {}
     model = inference.load_tuned(tmp_path, **options)

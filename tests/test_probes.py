@@ -15,7 +15,7 @@ from bert_jax.interop import huggingface_write
 from bert_jax.model import bert
 from bert_jax.probes import Pairs, Target
 from tests import probe_data, runs
-from tests.commands import run, run_well, small_run, write_text
+from tests.commands import error_of, run_well, small_run, write_text
 from tests.conftest import make_config, slow, use_mesh
 from tests.models import TOKENIZER, VOCAB
 
@@ -72,8 +72,7 @@ def test_evaluate_reports_the_probes_of_the_run(probed):
 @pytest.mark.slow
 def test_a_workdir_without_the_key_is_resumed_and_evaluated(trained, tmp_path):
     """As runs have written it before there were probes."""
-    workdir = tmp_path / "run"
-    shutil.copytree(trained / "run", workdir)
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
     config = json.loads((workdir / "config.json").read_text())
     assert config["eval"].pop("probes") == []
     (workdir / "config.json").write_text(json.dumps(config))
@@ -145,9 +144,8 @@ def test_an_invalid_probe_is_an_error(specs, content, message, tmp_path):
 def test_an_invalid_spec_ends_a_run_before_anything_is_written(tmp_path):
     write_text(tmp_path / "documents.txt")
     arguments = small_run(tmp_path, **{"eval.probes": "('blimp:/nowhere',)"})
-    result = run("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert "has 'blimp:/nowhere': /nowhere has no .jsonl files" in result.stderr
+    error = error_of("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
+    assert "has 'blimp:/nowhere': /nowhere has no .jsonl files" in error
     assert [path.name for path in tmp_path.iterdir()] == ["documents.txt"]
 
 

@@ -4,12 +4,11 @@ import shutil
 import subprocess
 import sys
 
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 
 def proof(clone):
-    command = [sys.executable, clone / ".ci/proof.py", "--base=1234567"]
-    return subprocess.run(command, capture_output=True, text=True)
+    return capture(sys.executable, clone / ".ci/proof.py", "--base=1234567")
 
 
 def test_a_missing_commit_is_an_error_unless_the_clone_is_shallow(tmp_path):

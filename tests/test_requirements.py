@@ -1,7 +1,6 @@
 """requirements.lock pins requirements.txt, whose versions pyproject.toml allows."""
 
 import re
-import subprocess
 import sys
 import tomllib
 
@@ -9,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 PYTHONS = ("3.11", "3.12", "3.13")
 
@@ -74,12 +73,9 @@ def test_every_locked_package_has_digests_and_no_address():
 
 @pytest.mark.slow
 def test_pip_accepts_the_digests_of_all_packages():
-    result = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
-        + ["--quiet", "--require-hashes", "-r", str(ROOT / "requirements.lock")],
-        capture_output=True,
-        text=True,
-    )
+    options = "--dry-run --ignore-installed --quiet --require-hashes -r".split()
+    pip = [sys.executable, "-m", "pip", "install", *options]
+    result = capture(*pip, str(ROOT / "requirements.lock"))
     if "Failed to establish a new connection" in result.stderr:
         pytest.skip("no network")
     assert result.returncode == 0, result.stderr[-2000:]

@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import signal
-import time
 from typing import Any
 
 import pytest
 
 from bert_jax.monitoring import goodput
-from tests.commands import run, run_well, small_run, start, write_text
+from tests.commands import error_of, run, run_until, run_well, small_run, write_text
 from tests.conftest import TRAINED
 from tests.runs import assert_same_bits, lines
 
@@ -83,10 +81,8 @@ def test_an_invalid_config_is_one_line_and_writes_nothing(
     if "data.sources" in changes:
         changes = changes | {"data.corpus_dir": tmp_path / "no_corpus"}
     arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / 'mistake'}"]
-    result = run("bert_jax.train", *arguments, devices=8)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    error = error_of("bert_jax.train", *arguments, devices=8)
+    assert error.startswith("error: ") and message in error
     assert not list(tmp_path.iterdir())
 
 
@@ -126,16 +122,9 @@ def test_streamed_text_is_shown_trained_on_and_evaluated_and_resumed(tmp_path):
     assert metrics["step"] == 60 and metrics["next_sentence_loss"] > 0
 
     arguments = [*config, f"--workdir={killed}"]
-    process = start("bert_jax.train", *arguments)
-    while not (killed / "checkpoints" / "30").is_dir():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    run_until(killed / "checkpoints" / "30", "bert_jax.train", *arguments)
     assert "resuming at step 30" in run_well("bert_jax.train", *arguments)
     assert_same_bits(killed, straight, 60)
     with open(tmp_path / "1.jsonl", "a") as file:
         file.write(json.dumps({"text": "More."}) + "\n")
-    refused = run("bert_jax.train", *arguments)
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
-    assert "1.jsonl was changed" in refused.stderr
+    assert "1.jsonl was changed" in error_of("bert_jax.train", *arguments)

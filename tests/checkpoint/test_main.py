@@ -7,7 +7,7 @@ import pytest
 from bert_jax.checkpoint import __main__ as checkpoint_command
 from bert_jax.checkpoint import integrity
 from tests.checkpoint.test_manager import save_all
-from tests.commands import run, run_well
+from tests.commands import error_of, flip, run, run_well
 from tests.conftest import make_config
 
 
@@ -29,10 +29,7 @@ def test_list_and_verify_print_every_checkpoint(tmp_path):
     assert listed[3].split()[-3:-1] == ["1.7500", "2.2500"]
     verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
     assert run_well(*verify).count("verified") == 3
-    path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
-    content = bytearray(path.read_bytes())
-    content[100] ^= 4
-    path.write_bytes(content)
+    flip(tmp_path / "checkpoints" / "20" / "meta" / "metadata")
     found = run(*verify)
     assert found.returncode == 78
     assert found.stdout.count("verified") == 2
@@ -73,6 +70,4 @@ def test_a_checkpoint_that_a_run_deletes_meanwhile_is_skipped(
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message):
-    result = run("bert_jax.checkpoint", *arguments)
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert message in result.stderr
+    assert message in error_of("bert_jax.checkpoint", *arguments)

@@ -1,28 +1,24 @@
 """Tests of the schema with the config files of the package."""
 
 import dataclasses
-import importlib.util
-import os
+import runpy
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from bert_jax import cli, errors
 from bert_jax import config as config_lib
 from bert_jax.configs import babylm, base, base_modern, large, sizes
+from tests.commands import run_code
 from tests.conftest import make_config
 
 
 @pytest.mark.parametrize("path", sorted(cli.SHIPPED.glob("[a-z]*.py")))
 def test_every_config_file_is_valid_and_round_trips_through_json(path):
-    spec = importlib.util.spec_from_file_location("config_file", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = config_lib.from_config_dict(module.get_config())
+    module = runpy.run_path(str(path))
+    config = config_lib.from_config_dict(module["get_config"]())
     assert config_lib.from_json(config.to_json()) == config
-    assert module.__doc__, "a config documents its command and expected results"
+    assert module["__doc__"], "a config documents its command and expected results"
 
 
 # Run in a copy of the package whose schema has one more key, optimizer.new.
@@ -57,12 +53,9 @@ def test_a_new_key_is_a_line_in_the_schema_and_one_in_base(tmp_path):
         before, found, rest = path.read_text().partition(after)
         assert found
         path.write_text(before + line + found + rest)
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_MORE_KEY, make_config().to_json()],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
-    assert done.returncode == 0
+    values = make_config().to_json()
+    done = run_code(ONE_MORE_KEY, values, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def sizes_of(model):

@@ -1,7 +1,6 @@
 """Tests of opening devices: the requested platform, or an error."""
 
 import os
-import subprocess
 import sys
 import types
 
@@ -11,7 +10,7 @@ import pytest
 from bert_jax import cli
 from bert_jax.distributed import chips, devices
 from bert_jax.errors import ConfigError
-from tests.commands import ENV, run, small_run
+from tests.commands import ENV, run, run_code, small_run
 
 BUSY = (
     "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process"
@@ -274,13 +273,7 @@ thread.join()
 
 
 def faults(mode):
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT_FAULTS, mode],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    return int(run_code(COUNT_FAULTS, mode).stdout)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")

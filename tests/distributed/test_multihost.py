@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
-from tests.commands import ENV
+from tests.commands import ENV, run_code
 from tests.distributed.runs import JOIN, run_pairs
 
 
@@ -113,17 +113,11 @@ def test_join_exits_with_76_if_a_process_is_missing(process_id):
         "from bert_jax import config; from bert_jax.distributed import multihost;"
         f" multihost.JOIN_SECS = 3; {JOIN}"
     )
-    environment = {
-        "JAX_COORDINATOR_ADDRESS": "localhost:1025",  # no server listens there
-        "JAX_NUM_PROCESSES": "2",
-        "JAX_PROCESS_ID": str(process_id),
-    }
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env=ENV | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+    result = run_code(
+        program,
+        JAX_COORDINATOR_ADDRESS="localhost:1025",  # no server listens there
+        JAX_NUM_PROCESSES="2",
+        JAX_PROCESS_ID=str(process_id),
     )
     assert result.returncode == 76
     last = result.stderr.splitlines()[-1]

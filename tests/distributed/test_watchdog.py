@@ -1,31 +1,18 @@
 """Tests of the watchdog: a hung process is aborted, a working one is not."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
 import pytest
 
 from bert_jax.distributed import stopping
-from tests.commands import ENV
-
-
-def run(program: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+from tests.commands import run_code
 
 
 @pytest.mark.slow
 def test_hang_exits_with_76_and_dumps_all_stacks():
     started = time.monotonic()
-    result = run("""
+    result = run_code("""
         import threading
         from bert_jax.distributed.stopping import Watchdog
 
@@ -50,7 +37,7 @@ def test_hang_exits_with_76_and_dumps_all_stacks():
 @pytest.mark.slow
 def test_compilation_pauses_and_other_activities_are_not_hangs():
     """Other activities have a limit of their own."""
-    result = run("""
+    result = run_code("""
         import time
         from bert_jax.distributed import stopping
 

@@ -33,6 +33,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.training import compilation, rollbacks, stepper
+from tests.commands import flip
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -144,9 +145,7 @@ def corrupt_checkpoint() -> None:
             checkpoints.wait()
             directory = pathlib.Path(integrity.directory_of(workdir, step))
             path = max(directory.rglob("*"), key=lambda path: path.stat().st_size)
-            data = bytearray(path.read_bytes())
-            data[len(data) // 2] ^= 1
-            path.write_bytes(data)
+            flip(path)
         return real(config, workdir, checkpoints, position, error)
 
     rollbacks.roll_back = roll_back

@@ -9,14 +9,23 @@ import pathlib
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
 from bert_jax.checkpoint import integrity
-from tests.commands import ENV, ROOT, run, run_well, small_run, start, write_text
+from tests.commands import (
+    ENV,
+    ROOT,
+    capture,
+    run,
+    run_code,
+    run_well,
+    small_run,
+    start,
+    write_text,
+)
 from tests.fake_bucket import Bucket
 from tests.runs import assert_same_bits, assert_same_metrics, exact_lines
 
@@ -244,13 +253,7 @@ def test_a_flipped_bit_of_an_object_is_detected(prepared, text, tmp_path):
 def test_two_processes_share_nothing_but_the_bucket(prepared, text, tmp_path):
     arguments = *in_bucket(tmp_path, **SHORT), f"--workdir={WORKDIR}"
     local = [sys.executable, ROOT / "launch/local.py", "--processes=2"]
-    done = subprocess.run(
-        [*local, *arguments],
-        env=ENV | prepared.environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = capture(*local, *arguments, env=ENV | prepared.environment, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found = downloaded(prepared, tmp_path / "found")
     assert integrity.verify(str(found), 20) == []
@@ -284,13 +287,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 def during_an_outage(bucket, *command):
     """Returns the last line of a command that ends since storage fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_ONE_ATTEMPT, *command],
-        env=ENV | bucket.environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = run_code(WITH_ONE_ATTEMPT, *command, **bucket.environment)
     assert done.returncode == 76, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     bucket.faults = {}

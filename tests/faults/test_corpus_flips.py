@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.corpus import corpus, writer
 from bert_jax.errors import CorruptError
-from tests.commands import run, small_run
+from tests.commands import flip, run, small_run
 from tests.corpora import make_config, make_documents, write
 
 pytestmark = pytest.mark.slow
@@ -78,11 +78,9 @@ def test_every_missing_or_exchanged_file_is_an_error(made, tmp_path):
 
 def test_commands_end_with_78(trained, tmp_path):
     """They write nothing."""
-    corpus_dir = tmp_path / "corpus"
-    shutil.copytree(trained / "corpus", corpus_dir)
+    corpus_dir = shutil.copytree(trained / "corpus", tmp_path / "corpus")
     path = corpus_dir / "train-00000-of-00001"
-    content = path.read_bytes()
-    path.write_bytes(content[:99] + bytes([content[99] ^ 8]) + content[100:])
+    flip(path)
     config = small_run(trained, **{"data.corpus_dir": corpus_dir})
     for module, *arguments in (
         ("bert_jax.prepare", *config),

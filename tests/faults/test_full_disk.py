@@ -1,11 +1,10 @@
 """A disk that fills up at a save: earlier checkpoints are kept, and train resumes."""
 
-import subprocess
 import sys
 
 import pytest
 
-from tests.commands import ENV, run, small_run, write_text
+from tests.commands import ENV, capture, run, small_run, write_text
 
 pytestmark = pytest.mark.slow
 # In a new namespace, any user may mount a small disk.
@@ -25,7 +24,7 @@ train "$@"; ls "$disk/run/checkpoints"
 def can_mount() -> bool:
     probe = [*UNSHARE, 'mount -t tmpfs tmpfs "$1"', "", "/mnt"]
     try:
-        return subprocess.run(probe, capture_output=True).returncode == 0
+        return capture(*probe).returncode == 0
     except FileNotFoundError:
         return False
 
@@ -38,12 +37,7 @@ def test_a_full_disk_keeps_checkpoints_and_the_run_resumes_with_space(tmp_path):
     changes = {"model.hidden_size": 64, "model.intermediate_size": 192}
     changes |= {"checkpoint.every_steps": 20, "checkpoint.keep": 9}
     command = [*UNSHARE, SCRIPT, "", str(tmp_path / "disk"), sys.executable]
-    result = subprocess.run(
-        [*command, *small_run(tmp_path, **changes)],
-        env=ENV,
-        capture_output=True,
-        text=True,
-    )
+    result = capture(*command, *small_run(tmp_path, **changes), env=ENV)
     assert result.returncode == 0, result.stdout + result.stderr
     before, _, after = result.stdout.partition("first: 2\n")
     assert after, result.stdout + result.stderr
@@ -75,12 +69,7 @@ def test_prepare_and_export_on_a_full_disk_end_with_one_line(trained, tmp_path):
     (tmp_path / "disk").mkdir()
     command = [*UNSHARE, PREPARE_AND_EXPORT, "", str(tmp_path / "disk"), sys.executable]
     config = [x for x in small_run(tmp_path) if "corpus_dir" not in x]
-    result = subprocess.run(
-        [*command, str(trained / "run"), *config],
-        env=ENV,
-        capture_output=True,
-        text=True,
-    )
+    result = capture(*command, str(trained / "run"), *config, env=ENV)
     codes = [line for line in result.stdout.splitlines() if line.startswith("code: ")]
     assert codes == ["code: 2", "code: 2", "code: 0"], result.stdout + result.stderr
     errors = [x for x in result.stderr.splitlines() if not x.startswith("W0000")]

@@ -91,9 +91,7 @@ def read_as_a_run_does(directory):
 
 
 def copied() -> pathlib.Path:
-    target = new_directory() / "model"
-    shutil.copytree(made_model()[0], target)
-    return target
+    return shutil.copytree(made_model()[0], new_directory() / "model")
 
 
 def check(directory, *names):

@@ -28,23 +28,6 @@ def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:
     return f"tsv:{path}"
 
 
-def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
-    """Returns overrides of configs/finetune/glue.py:sst2 for a short run."""
-    return {
-        "data.train": write_table(directory / "train.tsv", num_rows, 0),
-        "data.dev": (write_table(directory / "dev.tsv", 30, 1),),
-        "data.test": (),
-        "task.labels": ("against", "for"),
-        "task.glue": (),
-        "task.index": "",
-        "sequence_length": 24,
-        "recipe.num_epochs": 3,
-        "recipe.global_batch_size": 8,
-        "recipe.learning_rate": 3e-3,
-        "log_every_steps": 5,
-    }
-
-
 def _words(random, side: int, count: int) -> str:
     """Returns random words from one of the two halves of the vocabulary."""
     numbers = random.integers(1 + 30 * side, 31 + 30 * side, count)
@@ -133,22 +116,23 @@ def config_of(kind: str) -> str:
     return of_kind.get(kind) or FILES[kind][0]
 
 
-def changes_of(kind: str, directory: pathlib.Path, num_rows: int = 96) -> dict:
+def changes_of(kind: str, directory: pathlib.Path) -> dict:
     """Returns overrides of that config for a run that takes seconds."""
-    if kind == "classification":
-        return changes(directory)
+    num_rows, num_epochs = (64, 3) if kind == "classification" else (96, 6)
     found = {
         "data.train": write_set(kind, directory / "train.txt", num_rows, 0),
         "data.dev": (write_set(kind, directory / "dev.txt", 30, 1),),
         "data.test": (),
         "sequence_length": 24,
-        "recipe.num_epochs": 6,
+        "recipe.num_epochs": num_epochs,
         "recipe.global_batch_size": 8,
         "recipe.learning_rate": 3e-3,
         "log_every_steps": 5,
     }
-    if kind == "regression":
+    if kind in ("classification", "regression"):
         found |= {"task.glue": (), "task.index": ""}
+    if kind == "classification":
+        found |= {"task.labels": ("against", "for")}
     if kind == "multi_label":
         found |= {"task.labels": ("0", "1")}
     if kind == "question_answering":
@@ -170,10 +154,7 @@ def make_setup(
         models.export_to(source)
     config = config_dict(config_of(kind))
     more = {key.replace("__", "."): value for key, value in more.items()}
-    for key, value in (changes_of(kind, directory) | more).items():
-        section, _, name = key.rpartition(".")
-        target = config[section] if section else config
-        target[name] = value
+    config.update_from_flattened_dict(changes_of(kind, directory) | more)
     config = tasks_config.from_config_dict(config)
     encoder = model_lib.read_encoder(str(source))
     found = setup_lib.read_datasets(config, encoder.tokenizer)

@@ -53,12 +53,8 @@ def test_unknown_glue_task_is_an_error(name):
 
 def change(name, **changes):
     config = config_dict(name)
-    for key, value in changes.items():
-        *sections, last = key.split("__")
-        section = config
-        for part in sections:
-            section = section[part]
-        section[last] = value
+    flat = {key.replace("__", "."): value for key, value in changes.items()}
+    config.update_from_flattened_dict(flat)
     return config
 
 

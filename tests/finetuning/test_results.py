@@ -31,7 +31,8 @@ def result(learning_rate, seed, accuracy, diverged=""):
 
 
 def test_results_of_a_sweep_are_read_by_learning_rate_and_seed(tmp_path):
-    expected = [result(3e-3, 0, 0.3), result(3e-3, 1, 0.3), result(1e-3, 0, 0.3)]
+    expected = [result(3e-3, 0, 0.3), result(3e-3, 1, 0.3, "\u00e9")]
+    expected.append(result(1e-3, 0, 0.3))
     for each in reversed(expected):
         rate, seed = each.learning_rate, each.seed
         directory = results.directory_of(str(tmp_path), rate, seed)

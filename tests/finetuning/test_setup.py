@@ -45,12 +45,12 @@ def test_any_parameters_are_evaluated_on_any_set(tmp_path):
 def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
     setup = labelled.make_setup(tmp_path)
     assert setup_lib.read_datasets(setup.config, TOKENIZER).sha256() == setup.sha256
-    path = tmp_path / "dev.tsv"
+    path = tmp_path / "dev.txt"
     path.write_text(path.read_text().replace("w1", "w2"))
     found = setup_lib.read_datasets(setup.config, TOKENIZER).sha256()
     assert found["train"] == setup.sha256["train"]
     assert found["dev"] != setup.sha256["dev"]
-    path = tmp_path / "train.tsv"
+    path = tmp_path / "train.txt"
     head, _, rest = path.read_text().partition("\n")
     assert old in rest
     path.write_text(f"{head}\n{rest.replace(old, new, 1)}")
@@ -68,8 +68,8 @@ def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
             "",
             "^config.data.train: .* has no labels, wh",
         ),
-        ("classification", "dev.tsv", "(?s).+", "", "data.dev: .*dev.tsv has no ro"),
-        ("classification", "dev.tsv", r"\t\w+\n", "\t-1\n", "examples has a label"),
+        ("classification", "dev.txt", "(?s).+", "", "data.dev: .*dev.txt has no ro"),
+        ("classification", "dev.txt", r"\t\w+\n", "\t-1\n", "examples has a label"),
         (
             "question_answering",
             "train.txt",

@@ -10,6 +10,7 @@ from bert_jax.data.tokenizers import base
 from bert_jax.finetuning.tasks import HEADS as TYPES
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.finetuning.tasks.base import Task
+from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.model import heads
 from bert_jax.model.heads import Head
@@ -44,6 +45,13 @@ def build(kind: str, seed: int = 0):
     """Returns the config, structure and parameters of a small model."""
     config = make_config().model
     return config, *draw(config, HEADS[kind], seed)
+
+
+def write(directory, kind: str = "classification", tokenizer=TOKENIZER):
+    """Writes a small model, and returns its config, structure and parameters."""
+    config, graphdef, params = build(kind)
+    huggingface_write.write_model(directory, params, config, HEADS[kind], tokenizer, 32)
+    return config, graphdef, params
 
 
 def draw(config: ModelConfig, head: Head, seed: int):

@@ -124,9 +124,7 @@ def test_invalid_texts_are_errors(directory):
 
 
 def test_a_model_without_a_masked_lm_head_is_an_error(directory, tmp_path):
-    config, _, params = tuned.build("tagging")
-    head = tuned.HEADS["tagging"]
-    huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+    tuned.write(tmp_path, "tagging")
     with pytest.raises(ConfigError, match=r"model=\S+ has no masked-LM head; use a"):
         load(tmp_path)
 

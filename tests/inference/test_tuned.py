@@ -6,10 +6,9 @@ import pytest
 from bert_jax import inference
 from bert_jax.errors import ConfigError
 from bert_jax.inference.tuned import check_form
-from bert_jax.interop import huggingface_write
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER, change_json, keep_one_segment
+from tests.models import change_json, keep_one_segment
 
 KIND_INPUTS = {
     "classification": [("w1 w2 w3", "w4"), ("w5", "w6")],
@@ -22,15 +21,8 @@ KIND_INPUTS = {
 }
 
 
-def write(directory, kind):
-    config, _, params = tuned.build(kind)
-    huggingface_write.write_model(
-        directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
-    )
-
-
 def load(directory, kind, **options):
-    write(directory, kind)
+    tuned.write(directory, kind)
     use_mesh(1, 1, 1)
     if kind == "question_answering":
         options = {"max_query_length": 8, "stride": 4, "num_best": 2} | options
@@ -103,7 +95,7 @@ def test_texts_have_the_probabilities_and_scores_of_transformers(kind, tmp_path)
 
 
 def test_words_have_the_tags_of_transformers(tmp_path):
-    write(tmp_path, "tagging")
+    tuned.write(tmp_path, "tagging")
     labels = np.array(["NOUN", "DET", "VERB"])  # no B- and I-, which would be repaired
     change_json(tmp_path, "config.json", id2label=dict(enumerate(labels)))
     use_mesh(1, 1, 1)
@@ -124,7 +116,7 @@ def test_a_question_may_have_no_answer(threshold, is_empty, tmp_path):
 
 
 def test_settings_of_the_model_apply_unless_given(tmp_path):
-    write(tmp_path, "multi_label")
+    tuned.write(tmp_path, "multi_label")
     (tmp_path / "decisions.json").write_text('{"num_texts": 1, "threshold": 0.0}')
     use_mesh(1, 1, 1)
     (row,) = inference.load_tuned(tmp_path).predict(["w1"])
@@ -191,7 +183,7 @@ def test_invalid_inputs_are_errors(tmp_path):
 
 def test_pairs_need_two_segments(tmp_path):
     """With the sizes of such a model, any pair is refused and single texts are not."""
-    write(tmp_path, "classification")
+    tuned.write(tmp_path, "classification")
     keep_one_segment(tmp_path)
     use_mesh(1, 1, 1)
     model = inference.load_tuned(tmp_path, batch_size=2)

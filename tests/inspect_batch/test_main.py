@@ -4,20 +4,13 @@ import re
 
 import pytest
 
-from tests.commands import run, run_well, small_run, write_text
+from tests.commands import error_of, run_well, small_run
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("inspected")
-    write_text(directory / "documents.txt")
-    return directory
-
-
-def test_shows_a_step_as_text_and_as_a_page(directory):
+def test_shows_a_step_as_text_and_as_a_page(text):
     """The command also prepares the corpus, as `train` does."""
-    html = directory / "step.html"
-    arguments = [*small_run(directory), "--step=7", "--rows=2", f"--html={html}"]
+    html = text / "step.html"
+    arguments = [*small_run(text), "--step=7", "--rows=2", f"--html={html}"]
     stdout = run_well("bert_jax.inspect_batch", *arguments)
     assert "step 7 of 60, phases[0]: 16 rows of 32 tokens" in stdout
     assert re.findall(r"^row (\d+) of 16", stdout, re.MULTILINE) == ["1", "2"]
@@ -34,6 +27,6 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
         ("--workdir=run", "--workdir and --config are mutually exclusive; give one"),
     ],
 )
-def test_an_argument_that_is_wrong_is_a_one_line_error(directory, argument, message):
-    result = run("bert_jax.inspect_batch", *small_run(directory), argument)
-    assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
+def test_an_argument_that_is_wrong_is_a_one_line_error(text, argument, message):
+    error = error_of("bert_jax.inspect_batch", *small_run(text), argument)
+    assert error == f"error: {message}\n"

@@ -9,6 +9,7 @@ import pytest
 from bert_jax.config import PhaseConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.inspect_batch import rows
+from tests import corpora
 from tests.corpora import changed, make_config, make_documents, write
 
 PHASES = [
@@ -40,14 +41,8 @@ def made(tmp_path, request):
 def batch_of(config, found, step):
     """Returns the step's batch by iterating from the start of its phase."""
     phase_index, first = (0, step - 1) if step <= 5 else (1, step - 6)
-    batches = pipeline.batches(
-        found,
-        config,
-        split="train",
-        seed=config.seed,
-        phase_index=phase_index,
-        first_step=0,
-    )
+    options = {"seed": config.seed, "phase_index": phase_index}
+    batches = corpora.batches(found, config, **options)
     return next(itertools.islice(batches, first, None))
 
 

@@ -16,6 +16,7 @@ from bert_jax.loading import init_from
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
+from tests.commands import flip
 from tests.conftest import make_batch, make_config, slow
 from tests.models import TOKENIZER, VOCAB, change_json
 
@@ -154,8 +155,7 @@ def test_write_and_read_round_trip_bit_for_bit(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_prefix_selects_one_of_several_checkpoints(source):
-    directory, _ = source
+def test_prefix_selects_one_of_several_checkpoints(directory):
     other = random_variables(seed=1)
     save_as_run_pretraining_does(directory, other, "model.ckpt-40")
     with pytest.raises(errors.ConfigError, match="model.ckpt-20.index, model"):
@@ -180,17 +180,12 @@ def config(**values):
 
 def flip_a_bit(directory):
     path = directory / DATA
-    content = bytearray(path.read_bytes())
     weight = random_variables()["bert/pooler/dense/kernel"].tobytes()
-    content[content.index(weight)] ^= 1
-    path.write_bytes(content)
+    flip(path, 8 * path.read_bytes().index(weight))
 
 
 def flip_a_bit_of_the_index(directory):
-    path = directory / "model.ckpt-20.index"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(directory / "model.ckpt-20.index")
 
 
 def quantise(directory):
@@ -220,8 +215,7 @@ def link_the_data_elsewhere(directory):
         (config(hidden_act="relu"), "has hidden_act='relu'; only 'gelu' is supported"),
     ],
 )
-def test_broken_checkpoint_is_rejected(source, harm, message):
-    directory, _ = source
+def test_broken_checkpoint_is_rejected(directory, harm, message):
     harm(directory)
     with pytest.raises(errors.ConfigError, match=message) as error:
         read(directory)

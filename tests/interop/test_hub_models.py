@@ -12,7 +12,7 @@ from huggingface_hub import constants, hf_hub_download
 from bert_jax.errors import ConfigError
 from bert_jax.interop import hub_models as hub_lib
 from tests import fake_hub
-from tests.commands import run, run_well
+from tests.commands import capture, error_of, run_well
 
 NAME = "owner/small-bert"
 FILES = {name: name.encode() for name in ("config.json", "vocab.txt", "tokenizer.json")}
@@ -122,12 +122,8 @@ def test_the_command_in_the_error_makes_the_model_readable(hub, monkeypatch, tmp
     assert "(only a part of it is)" in text
     command = shlex.split(text.partition("reached, run: ")[2])
     program = f"{os.path.dirname(sys.executable)}/{command[0]}"
-    subprocess.run(
-        [program, *command[1:]],
-        check=True,
-        env=os.environ | hub.environment(tmp_path / "hf"),
-        capture_output=True,
-    )
+    environment = os.environ | hub.environment(tmp_path / "hf")
+    capture(program, *command[1:], check=True, env=environment)
     found = contents(hub_lib.model(NAME, "--model"))
     assert found.items() >= FILES.items() and not found.keys() & {"tf_model.h5"}
 
@@ -278,10 +274,8 @@ def test_a_push_that_cannot_work_is_an_error_before_the_export(tmp_path, flag, m
     arguments += flag.split()
     with fake_hub.Hub() as hub:
         environment = hub.environment(tmp_path / "home", token=None)
-        failed = run("bert_jax.export", *arguments, **environment)
+        assert message in error_of("bert_jax.export", *arguments, **environment)
         assert not hub.requests
-    assert failed.returncode == 2 and failed.stderr.count("\n") == 1
-    assert message in failed.stderr
 
 
 @pytest.mark.slow

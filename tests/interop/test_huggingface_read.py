@@ -23,7 +23,7 @@ from bert_jax.interop import (
     sentence_transformers,
 )
 from bert_jax.loading import model as model_lib
-from tests.commands import ROOT
+from tests.commands import ROOT, flip
 from tests.finetuning import tuned
 from tests.models import (
     VOCAB,
@@ -188,10 +188,7 @@ def lead_outside_by_link(directory):
 
 def flip_a_bit(directory):
     digests.write_sums(directory)
-    path = directory / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip(directory / "model.safetensors")
 
 
 def declare_too_large_a_shape(directory):
@@ -291,8 +288,7 @@ def leave_a_pickle(directory):
         (flip_a_bit, "model.safetensors does not match its digest; download"),
     ],
 )
-def test_invalid_directory_is_rejected(source, harm, message):
-    directory, _ = source
+def test_invalid_directory_is_rejected(directory, harm, message):
     harm(directory)
     with pytest.raises(ConfigError, match=message):
         read(directory)
@@ -412,17 +408,15 @@ def test_every_key_of_a_bert_tokenizer_is_in_the_page():
 
 
 @pytest.mark.parametrize(("name", "key", "only"), FIXED)
-def test_another_value_of_a_fixed_key_is_refused(source, name, key, only):
+def test_another_value_of_a_fixed_key_is_refused(directory, name, key, only):
     assert f"| `{key}` | refused | unless `{only!r}` |" in PAGE
-    directory, _ = source
     value = {False: True, None: {"a": 1}, True: False}.get(only, "other")
     change_json(directory, name, **{key: value})
     with pytest.raises(ConfigError, match=f"{name} has {key}="):
         model_lib.read_encoder(str(directory))
 
 
-def test_ignored_keys_change_nothing(source):
-    directory, _ = source
+def test_ignored_keys_change_nothing(directory):
     keep_only_vocab_txt(directory, VOCAB)
     before = model_lib.read_encoder(str(directory))
     change_json(directory, "config.json", **dict.fromkeys(CONFIG["no effect"], 7))

@@ -18,9 +18,7 @@ TEXTS = ["w1 w2 w3", "w9", "w4 w5 w6 w7 w8 w9 w10", "nowhere w3"]
 
 @pytest.fixture
 def directory(tmp_path):
-    config, _, params = tuned.build("similarity")
-    head = tuned.HEADS["similarity"]
-    huggingface_write.write_model(tmp_path, params, config, head, TOKENIZER, 32)
+    tuned.write(tmp_path, "similarity")
     digests.write_sums(tmp_path)
     return tmp_path
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from launch import local
-from tests.commands import ENV, ROOT, run_well, small_run
+from tests.commands import ENV, ROOT, capture, run_well, small_run
 
 LAST = 30
 # Long enough for a signal, which takes a second to reach all processes.
@@ -211,8 +211,7 @@ def test_the_most_severe_exit_code_counts(codes):
 
 
 def run_local(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "launch/local.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    return capture(sys.executable, ROOT / "launch/local.py", *arguments)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import errors
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 README = (ROOT / "launch/README.md").read_text()
 
@@ -24,7 +24,7 @@ SHELLCHECK = shutil.which("shellcheck", path=BESIDE_PYTHON)
 def test_shellcheck():
     assert SHELLCHECK
     scripts = sorted((ROOT / "launch").glob("*.s[hb]*"))
-    result = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
+    result = capture(SHELLCHECK, *scripts)
     assert len(scripts) > 3 and result.returncode == 0, result.stdout
 
 
@@ -39,12 +39,8 @@ def commands(start: str) -> list[list[str]]:
 def dry_run(words: list[str]) -> str:
     """Runs a script of launch/ with --dry_run before the arguments of the training."""
     at = 1 if "restart" in words[0] or "sbatch" in words[0] else 2
-    result = subprocess.run(
-        [ROOT / words[0], *words[1:at], "--dry_run", *words[at:]],
-        env=os.environ | {"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    env = os.environ | {"PATH": "/usr/bin:/bin"}
+    result = capture(ROOT / words[0], *words[1:at], "--dry_run", *words[at:], env=env)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -83,10 +79,7 @@ def test_arguments_reach_the_workers_as_they_were_given():
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, named):
-    script = ROOT / "launch/queued_resource.sh"
-    result = subprocess.run(
-        [script, *arguments.split()], capture_output=True, text=True
-    )
+    result = capture(ROOT / "launch/queued_resource.sh", *arguments.split())
     assert result.returncode == 2 and result.stderr.startswith("error: ")
     assert named in result.stderr and result.stderr.count("\n") == 1
 

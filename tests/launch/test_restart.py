@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 # A training that takes one line of `plan` per start: EXIT_CODE [CHECKPOINT].
 TRAIN = r"""#!/usr/bin/env bash
@@ -83,8 +83,8 @@ def requeued(plans) -> tuple[int, str]:
     file = plans / "requeued"
     while True:
         before = file.read_text() if file.exists() else ""
-        command = ["bash", SBATCH, "--config=tiny", f"--workdir={plans.parent}/work"]
-        result = subprocess.run(command, capture_output=True, text=True)
+        workdir = f"--workdir={plans.parent}/work"
+        result = capture("bash", SBATCH, "--config=tiny", workdir)
         if not file.exists() or (after := file.read_text()) == before:
             assert "-m bert_jax.train --config=tiny" in (plans / "starts").read_text()
             return result.returncode, result.stderr
@@ -165,12 +165,8 @@ def test_a_signal_during_the_wait_ends_the_loop(plans, sent):
 @pytest.mark.parametrize("workdir_flag", [[], ["--workdir=x"]])
 def test_a_mistake_is_one_line_and_exit_code_2(workdir_flag):
     named = "BERT_JAX_FIRST_DELAY='soon'" if workdir_flag else "--workdir=DIR"
-    result = subprocess.run(
-        [ROOT / "launch/restart.sh", "true", *workdir_flag],
-        env=os.environ | {"BERT_JAX_FIRST_DELAY": "soon"},
-        capture_output=True,
-        text=True,
-    )
+    env = os.environ | {"BERT_JAX_FIRST_DELAY": "soon"}
+    result = capture(ROOT / "launch/restart.sh", "true", *workdir_flag, env=env)
     assert result.returncode == 2
     assert named in result.stderr and result.stderr.count("\n") == 1
 

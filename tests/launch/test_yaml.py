@@ -1,11 +1,9 @@
 """jobset.yaml and skypilot.yaml: the exit codes that restart, and the commands."""
 
-import subprocess
-
 import pytest
 import yaml
 
-from tests.commands import ROOT
+from tests.commands import ROOT, capture
 
 JOBSET = yaml.safe_load((ROOT / "launch/jobset.yaml").read_text())
 SKYPILOT = yaml.safe_load((ROOT / "launch/skypilot.yaml").read_text())
@@ -60,9 +58,7 @@ def test_the_container_passes_its_arguments_to_training():
     (container,) = POD["containers"]
     shell, flag, script, *name = container["command"]
     script = script.replace("ulimit -l 68719476736", "true").replace("python", "echo")
-    result = subprocess.run(
-        [shell, flag, script, *name, *container["args"]], capture_output=True, text=True
-    )
+    result = capture(shell, flag, script, *name, *container["args"])
     arguments = " ".join(container["args"])
     assert result.stdout == f"-m bert_jax.train {arguments}\n"
     assert "--workdir=/mnt/bert_jax/" in arguments
@@ -82,12 +78,10 @@ def test_skypilot_runs_the_restart_loop_on_the_bucket(tmp_path):
         script.write_text('#!/bin/sh\necho "launch/${0##*/}" "$@"\n')
         script.chmod(0o755)
     values = {"BUCKET": "my-bucket", "ARGUMENTS": "--config.seed=1 --config.remat=full"}
-    result = subprocess.run(
-        ["bash", "-euc", SKYPILOT["setup"] + "\n" + SKYPILOT["run"]],
-        cwd=tmp_path,
-        env=SKYPILOT["envs"] | values | {"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
+    values |= {"PATH": "/usr/bin:/bin"}
+    script = SKYPILOT["setup"] + "\n" + SKYPILOT["run"]
+    result = capture(
+        "bash", "-euc", script, cwd=tmp_path, env=SKYPILOT["envs"] | values
     )
     assert result.stdout.splitlines() == [
         "launch/tpu_host.sh my-bucket",

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import signal
-import time
 
 import jax
 import numpy as np
@@ -17,7 +15,7 @@ from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.loading import branch
 from bert_jax.phases import Position
 from bert_jax.training import step as step_lib
-from tests.commands import run, run_well, small_run, start
+from tests.commands import error_of, run_until, run_well, small_run
 from tests.runs import assert_same_bits, exact_lines, lines
 
 STEPS = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
@@ -66,14 +64,10 @@ def test_a_decay_branch_has_the_bits_of_a_run_that_decayed_there(trained, tmp_pa
     run_well("bert_jax.train", *arguments("long", 90, 20))
     run_well("bert_jax.train", *arguments("straight", 75, 40))
     from_long = {"branch_from": f"{tmp_path / 'long'}@30"}
-    killed = start("bert_jax.train", *arguments("branch", 75, 40, **from_long))
-    while not (tmp_path / "branch" / "checkpoints" / "30").is_dir():
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    command = ("bert_jax.train", *arguments("branch", 75, 40, **from_long))
+    run_until(tmp_path / "branch" / "checkpoints" / "30", *command)
     shutil.move(tmp_path / "long", tmp_path / "elsewhere")
-    run_well("bert_jax.train", *arguments("branch", 75, 40, **from_long))
+    run_well(*command)
     after = [line for line in exact_lines(tmp_path / "straight") if line[0] > 30]
     assert_same_bits(tmp_path / "branch", tmp_path / "straight", 75)
     assert [x for x in exact_lines(tmp_path / "branch") if x[0] > 30] == after
@@ -144,8 +138,7 @@ def test_other_sources_and_keys_of_earlier_steps_are_refused(trained, changes, m
 def test_options_that_depend_on_the_last_step_suit_the_branch(
     trained, tmp_path, options, num_steps, message
 ):
-    source = tmp_path / "run"
-    shutil.copytree(trained / "run", source)
+    source = shutil.copytree(trained / "run", tmp_path / "run")
     path = source / "config.json"
     values = json.loads(path.read_text())
     for section in ("data", "optimizer"):
@@ -196,24 +189,19 @@ def test_keys_of_later_phases_are_free(trained):
 
 
 def test_a_corrupt_source_is_an_error_and_writes_nothing(trained, tmp_path):
-    source = tmp_path / "run"
-    shutil.copytree(trained / "run", source)
+    source = shutil.copytree(trained / "run", tmp_path / "run")
     data = max((source / "checkpoints/10").rglob("d/*"), key=lambda x: x.stat().st_size)
     data.write_bytes(data.read_bytes()[:-1])
     changes = STEPS | {"branch_from": f"{source}@10"}
-    result = run(
-        "bert_jax.train", *small_run(trained, **changes), f"--workdir={tmp_path / 'b'}"
-    )
-    assert result.returncode == CorruptError.exit_code
-    assert f"{source}/checkpoints/10 is corrupt:" in result.stderr
-    assert f"use config.branch_from={source}@20" in result.stderr
-    assert result.stderr.count("\n") == 1
+    arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / 'b'}"]
+    error = error_of("bert_jax.train", *arguments, code=CorruptError.exit_code)
+    assert f"{source}/checkpoints/10 is corrupt:" in error
+    assert f"use config.branch_from={source}@20" in error
     assert not (tmp_path / "b").exists()
 
 
 def test_a_checkpoint_that_its_run_deletes_is_named(trained, tmp_path):
-    source = tmp_path / "run"
-    shutil.copytree(trained / "run", source)
+    source = shutil.copytree(trained / "run", tmp_path / "run")
     config = branch_of(source, 10)
     corpus = corpus_lib.read(config)
     opened = branch.open_branch(config, corpus)

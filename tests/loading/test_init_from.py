@@ -16,7 +16,7 @@ from bert_jax.data.tokenizers import base, training, wordpiece
 from bert_jax.loading import init_from
 from bert_jax.model import bert, parameters
 from bert_jax.training import step as step_lib
-from tests.commands import run, run_well, small_run
+from tests.commands import error_of, run_well, small_run
 from tests.conftest import make_config, use_mesh
 from tests.models import (
     VOCAB,
@@ -104,18 +104,14 @@ def test_train_with_an_invalid_source_writes_nothing(trained, tmp_path):
         "tokenizer.vocab_file": str(vocabulary),
         "tokenizer.vocab_size": 5,
     }
-    result = run(
-        "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
-    )
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    arguments = [*small_run(trained, **changes), f"--workdir={workdir}"]
     message = f"error: {trained}/corpus/vocab.txt is neither the run's vocabulary"
-    assert result.stderr.startswith(message)
+    assert error_of("bert_jax.train", *arguments).startswith(message)
     assert not workdir.exists() and not (tmp_path / "corpus").exists()
 
 
 def test_incomplete_workdir_is_an_error(trained, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(trained / "run", workdir)
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     init_from.open_source(continued)
@@ -135,9 +131,8 @@ def test_incomplete_workdir_is_an_error(trained, tmp_path):
 
 
 def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
-    workdir, other = tmp_path / "run", tmp_path / "corpus"
-    shutil.copytree(trained / "run", workdir)
-    shutil.copytree(trained / "corpus", other)
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
+    other = shutil.copytree(trained / "corpus", tmp_path / "corpus")
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["cleaning"] = {"lines_cut": 1}
     manifest["sha256"] = corpus.manifest_digest(manifest)
@@ -151,8 +146,7 @@ def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
 
 
 def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(trained / "run", workdir)
+    workdir = shutil.copytree(trained / "run", tmp_path / "run")
     (workdir / "checkpoints/20/meta/metadata").write_text("{")
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
@@ -221,8 +215,7 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
     assert weights.notes == ()
 
 
-def test_tokenizer_with_other_rules_is_rejected(source):
-    directory, _ = source
+def test_tokenizer_with_other_rules_is_rejected(directory):
     keep_only_vocab_txt(directory, VOCAB)
     change_json(directory, "tokenizer_config.json", strip_accents=False)
     with pytest.raises(errors.ConfigError) as error:
@@ -233,8 +226,7 @@ def test_tokenizer_with_other_rules_is_rejected(source):
     assert message in str(error.value)
 
 
-def test_vocabulary_of_another_kind_is_rejected(source):
-    directory, _ = source
+def test_vocabulary_of_another_kind_is_rejected(directory):
     config = make_config(
         init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
     )
@@ -293,8 +285,7 @@ def test_padding_rows_are_dropped(source, padded, vocab_size):
     "vocab",
     [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
 )
-def test_vocabulary_that_does_not_extend_the_sources_is_rejected(source, vocab):
-    directory, _ = source
+def test_vocabulary_that_does_not_extend_the_sources_is_rejected(directory, vocab):
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     with pytest.raises(
         errors.ConfigError,

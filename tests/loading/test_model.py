@@ -10,7 +10,6 @@ from bert_jax import config as config_lib
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
-from bert_jax.interop import huggingface_write
 from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import trained_run as run_lib
@@ -31,17 +30,9 @@ from tests.models import (
 F32 = jnp.dtype(jnp.float32)
 
 
-def write(directory, kind="classification"):
-    config, graphdef, params = tuned.build(kind)
-    huggingface_write.write_model(
-        directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
-    )
-    return config, graphdef, params
-
-
 @pytest.mark.parametrize("kind", TASKS)
 def test_tuned_model_round_trips(kind, tmp_path):
-    config, graphdef, params = write(tmp_path, kind)
+    config, graphdef, params = tuned.write(tmp_path, kind)
     found = tuned.read(tmp_path)
     assert (found.config, found.tokenizer) == (config, TOKENIZER)
     assert found.head == tuned.HEADS[kind]
@@ -64,10 +55,7 @@ def test_tokenizer_is_read_from_the_directory(kind, tmp_path):
     texts = [[f"the garden {i} and the river {i * 7}."] for i in range(200)]
     config = make_config(tokenizer__kind=kind).tokenizer
     tokenizer = training.train(texts, config)
-    model_config, _, params = tuned.build("tagging")
-    huggingface_write.write_model(
-        tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32
-    )
+    tuned.write(tmp_path, "tagging", tokenizer)
     assert model_lib.read_encoder(str(tmp_path)).tokenizer == tokenizer
 
 
@@ -100,14 +88,14 @@ def test_a_path_without_a_tuned_model_is_an_error(tmp_path):
     ],
 )
 def test_sizes_of_other_weights_are_errors(changes, message, tmp_path):
-    write(tmp_path)
+    tuned.write(tmp_path)
     change_json(tmp_path, "config.json", **changes)
     with pytest.raises(ConfigError, match=message):
         tuned.read(tmp_path)
 
 
 def test_invalid_tokenizer_is_an_error(tmp_path):
-    write(tmp_path)
+    tuned.write(tmp_path)
     keep_only_vocab_txt(tmp_path, VOCAB)
     change_json(tmp_path, "tokenizer_config.json", do_lower_case=None)
     with pytest.raises(ConfigError, match='"do_lower_case": true'):
@@ -183,8 +171,7 @@ def test_first_layers_equal_those_of_the_full_encoder(source):
         model_lib.first_layers(found, 3)
 
 
-def test_missing_pooler_is_reported(source):
-    directory, _ = source
+def test_missing_pooler_is_reported(directory):
     poolers = (name for name in tensors_of(directory) if "pooler" in name)
     change_tensors(directory, **dict.fromkeys(poolers))
     assert "no pooler" in model_lib.read_encoder(str(directory)).notes[0]
@@ -224,8 +211,7 @@ def test_prefix_of_a_wrapper_is_dropped(source, prefix, bert):
         model_lib.read_encoder(str(directory))
 
 
-def test_vocabulary_shorter_than_the_table_is_reported(source):
-    directory, _ = source
+def test_vocabulary_shorter_than_the_table_is_reported(directory):
     keep_only_vocab_txt(directory, VOCAB[:-7])
     found = model_lib.read_encoder(str(directory))
     (note,) = found.notes
@@ -235,8 +221,7 @@ def test_vocabulary_shorter_than_the_table_is_reported(source):
     )
 
 
-def test_only_a_masked_lm_needs_mask(source):
-    directory, _ = source
+def test_only_a_masked_lm_needs_mask(directory):
     keep_only_vocab_txt(directory, [x if x != "[MASK]" else "other" for x in VOCAB])
     assert "[MASK]" not in model_lib.read_encoder(str(directory)).tokenizer.vocab
     with pytest.raises(ConfigError, match=r"has no \[MASK\], which a masked"):

@@ -34,8 +34,7 @@ def values_of(init_from, **changes):
     return values
 
 
-def test_sizes_vocabulary_and_case_are_those_of_the_model(source):
-    directory, _ = source
+def test_sizes_vocabulary_and_case_are_those_of_the_model(directory):
     values = values_of(directory)
     config = new_run.complete(values)
     found = dataclasses.asdict(config.model)
@@ -44,8 +43,7 @@ def test_sizes_vocabulary_and_case_are_those_of_the_model(source):
     assert values.model.hidden_size == 768  # the argument is not changed
 
 
-def test_a_model_trained_without_dropout_continues_without_it(source, tmp_path):
-    directory, _ = source
+def test_a_model_trained_without_dropout_continues_without_it(directory, tmp_path):
     (directory / "SHA256SUMS").unlink(missing_ok=True)
     hidden, attention = "hidden_dropout_prob", "attention_probs_dropout_prob"
     change_json(directory, "config.json", **{hidden: 0.1, attention: 0.0})
@@ -62,8 +60,7 @@ def test_a_model_trained_without_dropout_continues_without_it(source, tmp_path):
     assert new_run.complete(values, (), str(tmp_path)) == config
 
 
-def test_the_case_of_the_model_precedes_that_of_the_config_file(source):
-    directory, _ = source
+def test_the_case_of_the_model_precedes_that_of_the_config_file(directory):
     (directory / "SHA256SUMS").unlink(missing_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (directory / name).unlink(missing_ok=True)
@@ -94,15 +91,13 @@ def test_without_a_model_the_config_is_that_of_the_file():
         ({"tokenizer__lowercase": False}, "tokenizer.lowercase=False, .* needs True"),
     ],
 )
-def test_a_flag_that_contradicts_the_model_is_an_error(source, changes, message):
-    directory, _ = source
+def test_a_flag_that_contradicts_the_model_is_an_error(directory, changes, message):
     given = [key.replace("__", ".") for key in changes]
     with pytest.raises(ConfigError, match=message):
         new_run.complete(values_of(directory, **changes), given)
 
 
-def test_flags_may_repeat_the_model_and_add_positions_and_tokens(source, tmp_path):
-    directory, _ = source
+def test_flags_may_repeat_the_model_and_add_positions_and_tokens(directory, tmp_path):
     longer = tmp_path / "vocab.txt"
     longer.write_text("\n".join([*VOCAB, "more", "tokens"]))
     changes = {
@@ -133,17 +128,15 @@ def test_an_invalid_config_is_an_error(source, key, value, message):
         new_run.complete(values)
 
 
-def test_a_model_without_a_vocabulary_needs_one(source):
-    directory, _ = source
+def test_a_model_without_a_vocabulary_needs_one(directory):
     for name in ("SHA256SUMS", "tokenizer.json", "vocab.txt"):
         (directory / name).unlink(missing_ok=True)
     with pytest.raises(ConfigError, match="has no tokenizer; copy its vocab.txt there"):
         new_run.complete(values_of(directory))
 
 
-def test_a_run_that_has_begun_keeps_its_values(source, tmp_path):
+def test_a_run_that_has_begun_keeps_its_values(directory, tmp_path):
     """The model may be gone, or have changed."""
-    directory, _ = source
     values, workdir = values_of(directory), str(tmp_path)
     config = new_run.complete(values)
     workdir_lib.write_config(workdir, config)
@@ -158,9 +151,8 @@ def test_a_run_that_has_begun_keeps_its_values(source, tmp_path):
 
 
 def test_a_run_that_has_begun_knows_its_model_by_other_spellings(
-    source, tmp_path, monkeypatch
+    directory, tmp_path, monkeypatch
 ):
-    directory, _ = source
     monkeypatch.setenv("HOME", str(directory.parent))
     workdir, spellings = str(tmp_path), [f"{directory}/", f"~/{directory.name}"]
     config = new_run.complete(values_of(spellings[0]))

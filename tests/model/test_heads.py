@@ -10,13 +10,12 @@ from flax import nnx
 
 from bert_jax.distributed import sharding
 from bert_jax.finetuning.tasks import TASKS
-from bert_jax.interop import huggingface_write, weight_names
+from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutKey, row_indices
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER
 
 F32 = jnp.dtype(jnp.float32)
 # The dual encoder is compared in interop/test_sentence_transformers.py.
@@ -97,10 +96,7 @@ def their_logits(kind, found):
 @every_kind
 def test_logits_loss_and_gradients_equal_those_of_transformers(kind, tmp_path):
     """Exports the model and loads it in transformers."""
-    config, graphdef, params = tuned.build(kind)
-    huggingface_write.write_model(
-        tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32
-    )
+    _, graphdef, params = tuned.write(tmp_path, kind)
     theirs, info = load_in_transformers(kind, tmp_path)
     assert not any(info.values()), info  # missing, unexpected or mismatched keys
     batch = tuned.make_batch(kind)

@@ -4,13 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.model import int8
 from bert_jax.model.parameters import path_name
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER
 
 
 def quantized(model):
@@ -20,9 +18,7 @@ def quantized(model):
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
-    config, _, params = tuned.build("classification")
-    head = tuned.HEADS["classification"]
-    huggingface_write.write_model(path, params, config, head, TOKENIZER, 32)
+    tuned.write(path)
     return path
 
 

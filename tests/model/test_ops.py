@@ -260,14 +260,6 @@ def test_gradient_of_a_bias_is_rounded_to_a_given_dtype(monkeypatch, platform):
 ROWS, WIDTH = 50, 6
 
 
-@pytest.fixture
-def table_and_ids():
-    """A table and ids: some rows are looked up often, some once, one never."""
-    random = np.random.default_rng(0)
-    ids = random.zipf(1.3, (8, 31)).clip(max=ROWS - 2).astype(np.int32)
-    return random.normal(size=(ROWS, WIDTH)).astype(np.float32), ids
-
-
 def lookup_gradient(table, ids, weights, mesh):
     """Returns the gradient of a weighted sum of rows: its program and its value."""
     place = lambda x: sharding.place_batch({"x": x}, mesh)["x"]  # noqa: E731
@@ -285,11 +277,12 @@ def lookup_gradient(table, ids, weights, mesh):
 
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
 @pytest.mark.parametrize("small", [0, 1024])
-def test_gpu_gradient_is_the_same_without_scatter_add(
-    monkeypatch, table_and_ids, mesh_shape, small
-):
+def test_gpu_gradient_is_the_same_without_scatter_add(monkeypatch, mesh_shape, small):
     mesh = use_mesh(*mesh_shape)
-    table, ids = table_and_ids
+    random = np.random.default_rng(0)
+    # Some rows are looked up often, some once, one never.
+    ids = random.zipf(1.3, (8, 31)).clip(max=ROWS - 2).astype(np.int32)
+    table = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
     weights = np.random.default_rng(1).normal(size=(*ids.shape, WIDTH))
     exact = np.zeros((ROWS, WIDTH))
     np.add.at(exact, ids, weights)

@@ -19,19 +19,6 @@ def seconds_of(found):
     return {part: found[f"seconds_{part}"] for part in goodput.PARTS}
 
 
-@pytest.fixture
-def advance(monkeypatch):
-    """Stops the clocks, and returns a function that advances them by some seconds."""
-    now = [1000.0]
-    monkeypatch.setattr(goodput, "clock", lambda: now[0])
-    monkeypatch.setattr(goodput.time, "time", lambda: now[0] + 5000.0)
-
-    def advance(seconds):
-        now[0] += seconds
-
-    return advance
-
-
 def test_each_second_is_counted_in_one_part(advance):
     found = goodput.Goodput([], 0, began=goodput.clock() - 4.0)
     advance(1.0)

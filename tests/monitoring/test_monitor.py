@@ -1,6 +1,5 @@
 """Tests of bert_jax.monitoring.monitor, by the lines that it writes."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,20 +16,6 @@ NUM_STEPS = 9
 
 def lines(workdir):
     return writer.read(str(workdir))
-
-
-@pytest.fixture
-def advance(monkeypatch):
-    """Stops the clock of goodput, and returns a function that advances it."""
-    clock = SimpleNamespace(now=1000.0)
-    clock.time = lambda: clock.now
-    monkeypatch.setattr(goodput, "time", clock)
-    monkeypatch.setattr(goodput, "clock", clock.time)
-
-    def advance(seconds):
-        clock.now += seconds
-
-    return advance
 
 
 def open_monitor(workdir, on_steps=lambda step, metrics: None, first_step=0):

@@ -11,16 +11,9 @@ from bert_jax.monitoring import progress
 from tests.conftest import be_a_terminal
 
 
-class Clock:
-    now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
     monkeypatch.setattr(progress, "time", clock)
     return clock
 
@@ -103,12 +96,10 @@ def test_a_closed_pipe_ends_the_run(monkeypatch):
         progress.StepProgress(0, 100).print("step 1")
 
 
-def test_the_time_left_excludes_compilation(monkeypatch, capsys):
+def test_the_time_left_excludes_compilation(clock, capsys):
     """A line is written one step late, the first line after a resume at once."""
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(progress, "time", clock)
     shown = progress.StepProgress(400, 1600)
-    clock.now = 3600.0  # compiling
+    clock.now += 3600.0  # compiling
     shown.advance(401)
     shown.update(400, "resumed")
     clock.now += 10.0
@@ -123,11 +114,9 @@ def test_the_time_left_excludes_compilation(monkeypatch, capsys):
     ]
 
 
-def test_a_log_file_has_a_line_at_least_every_30_seconds(monkeypatch, capsys):
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(progress, "time", clock)
+def test_a_log_file_has_a_line_at_least_every_30_seconds(clock, capsys):
     shown = progress.StepProgress(0, 100)
-    clock.now = 3600.0  # compiling
+    clock.now += 3600.0  # compiling
     for step in range(1, 11):
         shown.advance(step)
         clock.now += 13.0

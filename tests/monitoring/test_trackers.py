@@ -22,7 +22,7 @@ from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import trackers, writer
 from bert_jax.monitoring.trackers import Trackers, describe, follow
-from tests.commands import run, small_run, start, write_text
+from tests.commands import run, run_code, small_run, start, write_text
 from tests.runs import lines, step_secs
 
 NAMES = ("wandb", "mlflow", "trackio")
@@ -379,9 +379,7 @@ print(json.dumps({"mlflow": mlflow, "trackio": trackio}))
 
 def read_stores(directory: pathlib.Path) -> dict[str, list]:
     """Returns the rows, the config and the status of the run in each store."""
-    env = os.environ | stores(directory)
-    code = [sys.executable, "-c", READER]
-    text = subprocess.run(code, capture_output=True, check=True, env=env).stdout
+    text = run_code(READER, **stores(directory)).stdout
     return json.loads(text) | {"wandb": of_wandb(directory)}
 
 

@@ -1,8 +1,6 @@
 """Tests of bert_jax.training.budget."""
 
 import json
-import signal
-import time
 from types import SimpleNamespace
 
 import jax
@@ -16,7 +14,7 @@ from bert_jax.training import budget as budget_lib
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.budget import MIN_STEPS, SUMMARY_SECS, Budget, Costs, Plan
-from tests.commands import run_well, small_run, start
+from tests.commands import run_until, run_well, small_run
 from tests.conftest import make_batch, make_config
 from tests.runs import lines
 
@@ -199,12 +197,7 @@ def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path
         "checkpoint.keep": 10_000,
     }
     arguments = [*small_run(trained, **changes), f"--workdir={tmp_path}"]
-    killed = start("bert_jax.train", *arguments)
-    while not (tmp_path / "checkpoints" / "10").is_dir():
-        assert killed.poll() is None, killed.communicate()
-        time.sleep(0.005)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    run_until(tmp_path / "checkpoints" / "10", "bert_jax.train", *arguments)
     written = writer.read(str(tmp_path))
     repeated = {"step": 999_999, "seconds_steps": written[-1]["seconds_steps"] + 5.0}
     written.append(written[-1] | repeated)

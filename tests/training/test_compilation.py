@@ -13,6 +13,7 @@ from bert_jax.distributed import sharding
 from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
+from tests import corpora
 from tests.conftest import make_batch, make_config, use_mesh
 
 
@@ -74,16 +75,7 @@ def test_an_error_of_the_next_phase_ends_the_run_in_this_one(monkeypatch):
 def test_batch_shapes_equal_those_of_the_pipeline(trained):
     config = workdir.read_config(str(trained / "run"))
     mesh = use_mesh(1, 1, 1)
-    batch = next(
-        pipeline.batches(
-            corpus.read(config),
-            config,
-            split="train",
-            seed=0,
-            phase_index=0,
-            first_step=0,
-        )
-    )
+    batch = next(corpora.batches(corpus.read(config), config))
     abstract = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
     placed = sharding.place_batch(batch, mesh)
     assert abstract.keys() == placed.keys()

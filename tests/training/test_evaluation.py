@@ -14,15 +14,10 @@ from tests import corpora
 from tests.conftest import use_mesh
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    changes = {"loss_weights__next_sentence": 0.25, "eval__num_sequences": 16}
-    return corpora.of_text(tmp_path_factory.mktemp("held_out"), **changes)
-
-
 @pytest.mark.slow
-def test_the_loss_has_the_weights_of_training(made):
-    config, corpus = made
+def test_the_loss_has_the_weights_of_training(tmp_path):
+    changes = {"loss_weights__next_sentence": 0.25, "eval__num_sequences": 16}
+    config, corpus = corpora.of_text(tmp_path, **changes)
     mesh = use_mesh(2, 1, 1)
     graphdef, init = step_lib.init_state(config)
     held_out = evaluation.HeldOut(

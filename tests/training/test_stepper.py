@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bert_jax import phases
-from bert_jax.data.batches import pipeline
 from bert_jax.errors import CorruptError
 from bert_jax.training import compilation, stepper
 from bert_jax.training import step as step_lib
@@ -29,14 +28,8 @@ def run(tmp_path_factory):
 
 
 def batches_of_phase(run, phase_index):
-    return pipeline.batches(
-        run.corpus,
-        run.config,
-        split="train",
-        seed=run.config.seed,
-        phase_index=phase_index,
-        first_step=0,
-    )
+    options = {"seed": run.config.seed, "phase_index": phase_index}
+    return corpora.batches(run.corpus, run.config, **options)
 
 
 @pytest.mark.parametrize(

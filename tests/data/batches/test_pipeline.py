@@ -9,19 +9,19 @@ import itertools
 import json
 import math
 import random
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.data.batches import masking, pairs, pipeline, visits
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
-from tests import one_phase
+from tests import corpora, one_phase
+from tests.commands import run_code
 from tests.conftest import slow
 from tests.corpora import changed
 
@@ -97,15 +97,11 @@ class Made:
         config = self.with_streams(num_streams) if num_streams else self.config
         return visits.make_streams(self.corpus, config, split, seed, phase_index)
 
-    def batches(
-        self, count, first_step=0, *, num_streams=None, split="train", **options
-    ):
+    def batches(self, count, first_step=0, *, num_streams=None, **options):
         config = self.with_streams(num_streams) if num_streams else self.config
-        options = {"seed": 1, "phase_index": 0} | options
-        iterator = pipeline.batches(
-            self.corpus, config, split=split, first_step=first_step, **options
-        )
-        return list(itertools.islice(iterator, count))
+        options |= {"first_step": first_step}
+        made = corpora.batches(self.corpus, config, **options)
+        return list(itertools.islice(made, count))
 
     def tokens(self, split):
         return {
@@ -165,14 +161,6 @@ def segments(rows):
         a, b = ids[row, 1 : num_a - 1], ids[row, num_a : length - 1]
         result.append((tuple(a), tuple(b), int(rows["next_sentence_labels"][row, 0])))
     return result
-
-
-def assert_equal(first, second):
-    assert len(first) == len(second)
-    for a, b in zip(first, second, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
 
 
 def differ(first, second):
@@ -429,14 +417,7 @@ def test_words_of_ideographs_are_masked_whole(
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         config.tokenizer.vocab_size = len(vocab)
         config = config_lib.from_config_dict(config)
-        batches = pipeline.batches(
-            build.prepare(config),
-            config,
-            split="train",
-            seed=1,
-            phase_index=0,
-            first_step=0,
-        )
+        batches = corpora.batches(build.prepare(config), config)
         found[word_segmented] = rows_of([next(batches) for _ in range(10)])
     ids = unmasked(found[True])
     np.testing.assert_array_equal(ids, unmasked(found[False]))
@@ -645,12 +626,7 @@ def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, argu
     """Running threads must not block the exit of the interpreter."""
     path = tmp_path / "config.json"
     path.write_text(four_shards.config.to_json())
-    done = subprocess.run(
-        [sys.executable, "-c", ABANDON, str(path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = run_code(ABANDON, str(path), *arguments)
     assert (done.returncode, done.stderr) == (int([0, *arguments[1:]][-1]), "")
 
 
@@ -665,11 +641,9 @@ def test_a_shard_that_becomes_corrupt_is_named(tmp_path):
 
 
 def test_the_thread_of_a_closed_iterator_ends(four_shards):
-    options = {"split": "train", "seed": 1, "phase_index": 0, "first_step": 0}
     before = set(threading.enumerate())
     iterators = [
-        pipeline.batches(four_shards.corpus, four_shards.config, **options)
-        for _ in range(6)
+        corpora.batches(four_shards.corpus, four_shards.config) for _ in range(6)
     ]
     for number, iterator in enumerate(iterators):
         for _ in range(1 + number % 3):

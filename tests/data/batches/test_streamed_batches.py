@@ -1,18 +1,15 @@
 """Tests of pipeline.batches on streamed text: exact at any step, on any hosts."""
 
 import itertools
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
+from numpy.testing import assert_equal
 
-from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build, streamed
-from tests.corpora import make_config, make_documents
+from tests import corpora
+from tests.commands import run_code
+from tests.corpora import make_config, make_documents, parquet_bytes
 from tests.data.corpus.test_streamed import two_processes, write_jsonl  # noqa: F401
 
 STEPS = (0, 1000, 100_000)
@@ -26,8 +23,7 @@ def config(tmp_path_factory):
     write_jsonl(directory / "1.jsonl", documents[:80])
     write_jsonl(directory / "2.jsonl", documents[80:160])
     text = ["\n".join(document) for document in documents[160:]]
-    table = pyarrow.table({"text": text})
-    parquet.write_table(table, directory / "3.parquet", row_group_size=9)
+    (directory / "3.parquet").write_bytes(parquet_bytes({"text": text}, 9))
     config = make_config(
         directory,
         sources=(
@@ -42,27 +38,13 @@ def config(tmp_path_factory):
     return config
 
 
-def batches(config, first_step, count=1, *, split="train", corpus=None, **host):
+def batches(config, first_step, count=1, *, corpus=None, **options):
     """Returns batches of a corpus that is opened for them, as in a new process."""
-    made = pipeline.batches(
-        corpus or build.find_corpus(config),
-        config,
-        split=split,
-        seed=1,
-        phase_index=0,
-        first_step=first_step,
-        **host,
-    )
+    options |= {"first_step": first_step}
+    made = corpora.batches(corpus or build.find_corpus(config), config, **options)
     found = list(itertools.islice(made, count))
     made.close()
     return found
-
-
-def assert_equal(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        for name in other:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("num_hosts", [2, 4])
@@ -106,10 +88,5 @@ def test_a_program_ends_while_text_is_being_encoded(config, tmp_path):
         )
         next(batches)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = run_code(code)
     assert (done.returncode, done.stderr) == (0, "")

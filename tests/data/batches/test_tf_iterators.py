@@ -77,23 +77,17 @@ print("left")
 """
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    """Code that opens a dataset."""
-    directory = tmp_path_factory.mktemp("iterators")
-    config = corpora.make_config(directory)
+@pytest.mark.slow
+def test_iterators_are_broken_off_and_some_are_left_at_the_end(tmp_path):
+    """Threads do not accumulate, memory does not grow, and the program ends."""
+    config = corpora.make_config(tmp_path)
     (phase,) = config.phases
     phase = dataclasses.replace(phase, global_batch_size=8, sequence_length=32)
     config = dataclasses.replace(config, phases=(phase,))
     corpora.write(config, corpora.make_documents(200))
-    path = directory / "config.json"
+    path = tmp_path / "config.json"
     path.write_text(config.to_json())
-    return OPEN.format(path=str(path))
-
-
-@pytest.mark.slow
-def test_iterators_are_broken_off_and_some_are_left_at_the_end(opened):
-    """Threads do not accumulate, memory does not grow, and the program ends."""
+    opened = OPEN.format(path=str(path))
     done = run_code(opened + BREAK_OFF + LEAVE + "raise SystemExit(7)")
     assert (done.returncode, done.stderr) == (7, "")
     num_threads, grown_mib = map(int, done.stdout.split()[:2])

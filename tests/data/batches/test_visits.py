@@ -5,24 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax.data.batches import pairs, visits
-from tests import one_phase
-from tests.corpora import make_config, make_documents, write
-
-
-def phase_of(length=64, per_row=1, next_sentence=True, short_seq_prob=0.1):
-    config = one_phase.get_config()
-    config.data.next_sentence = next_sentence
-    config.data.short_seq_prob = short_seq_prob
-    config.model.max_position_embeddings = length
-    config.phases[0].update(
-        sequence_length=length,
-        max_predictions=length // 2,
-        max_sequences_per_row=per_row,
-    )
-    made = config_lib.from_config_dict(config)
-    return made.data, made.phases[0]
+from tests.corpora import make_config, make_documents, phase_of, write
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +43,7 @@ def passes(documents, settings, count, key=(1,)):
 @pytest.mark.parametrize("share", [0.5, 0.97, 1.0])
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_rows_in_excess_of_a_pass_are_dropped(documents, share, next_sentence):
-    settings = phase_of(next_sentence=next_sentence)
+    settings = phase_of(64, next_sentence=next_sentence)
     (first,) = passes(documents, settings, 1)
     num_rows = int(share * len(first))
     rows = draw(documents, settings, num_rows)
@@ -73,7 +57,7 @@ def test_rows_in_excess_of_a_pass_are_dropped(documents, share, next_sentence):
 def test_missing_rows_are_drawn_in_further_passes_without_repeats(
     documents, more, per_row
 ):
-    settings = phase_of(per_row=per_row)
+    settings = phase_of(64, per_row=per_row)
     first, second, third = passes(documents, settings, 3)
     lengths = np.array([a_length + b_length + 3 for _, a_length, _, b_length in first])
     num_rows = int(more * pairs.num_rows(lengths, 64, per_row))
@@ -100,7 +84,7 @@ def test_rows_are_repeated_evenly_if_there_are_no_new_pairs(
     documents = pairs.Documents.from_lengths(
         np.full(num_documents, 2), np.ones(num_documents, int)
     )
-    settings = phase_of(8, per_row, next_sentence, short_seq_prob=0.0)
+    settings = phase_of(8, 0.0, per_row, next_sentence)
     rows = draw(documents, settings, 7)
     assert rows.shape == (7, per_row, 5)
     counts = collections.Counter(pairs_of(rows))

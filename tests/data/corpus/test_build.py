@@ -1,6 +1,5 @@
 """Tests of bert_jax.data.corpus.build, including interruption and resuming."""
 
-import io
 import json
 import os
 import pathlib
@@ -12,10 +11,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from unittest import mock
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from bert_jax import storage
 from bert_jax.data.batches import visits
@@ -35,6 +33,7 @@ from tests.corpora import (
     interrupt,
     make_config,
     make_documents,
+    parquet_bytes,
     places,
     write,
     write_documents,
@@ -48,13 +47,18 @@ def small_runs(monkeypatch):
 
 
 @pytest.fixture
-def source(tmp_path):
-    """A config and the documents of its source, some of them repeated."""
-    documents = make_documents(120, max_sentences=8)
-    documents += documents[:20]
+def documents():
+    """Documents, some of them repeated."""
+    made = make_documents(120, max_sentences=8)
+    return made + made[:20]
+
+
+@pytest.fixture
+def config(tmp_path, documents):
+    """A config with a source of the documents."""
     config = make_config(tmp_path)
     write_source(config, documents)
-    return config, documents
+    return config
 
 
 def trains(config, vocab_size=90):
@@ -70,8 +74,7 @@ def made(config, *args):
 # ------------------------------------------------------------------------- files
 
 
-def test_the_corpus_contains_the_documents_of_the_source(source):
-    config, documents = source
+def test_the_corpus_contains_the_documents_of_the_source(config, documents):
     by_hand = elsewhere(config, "by_hand")
     found = write(by_hand, documents)
     assert made(config) == files(by_hand.data.corpus_dir)
@@ -83,9 +86,9 @@ def test_the_corpus_contains_the_documents_of_the_source(source):
     [(4, build.SMALL_BYTES), slow(2, 0)],  # 0: shards are written by processes, too
 )
 def test_any_number_of_workers_makes_the_same_files(
-    source, monkeypatch, num_workers, small_bytes
+    config, monkeypatch, num_workers, small_bytes
 ):
-    config = trains(source[0])
+    config = trains(config)
     alone = made(config, 1)
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
@@ -98,9 +101,10 @@ def shards_of(config):
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
-def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, end):
+def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(
+    config, documents, tmp_path, end
+):
     """Byte order marks, line ends and control characters do not change the shards."""
-    config, documents = source
     write_source(config, documents)
     text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
     (tmp_path / "text.txt").write_text(text)
@@ -112,9 +116,8 @@ def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, e
     assert {word for d in found for s in d for word in s.split()} == set(WORDS)
 
 
-def test_a_corpus_in_a_bucket(source, tmp_path):
+def test_a_corpus_in_a_bucket(config, tmp_path):
     """The bucket is simulated by fsspec's in-memory file system."""
-    config, _ = source
     local = made(config)
     remote = changed(config, "data", corpus_dir=f"memory:/{tmp_path}/corpus")
     found = build.prepare(remote, 1)
@@ -123,8 +126,7 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
 
 
-def test_a_corpus_among_its_own_text_is_an_error(source):
-    config, _ = source
+def test_a_corpus_among_its_own_text_is_an_error(config):
     directory = os.path.dirname(config.data.sources[0].partition(":")[2])
     before = files(directory)
     config = changed(config, "data", corpus_dir=f"{directory}/.")
@@ -134,10 +136,10 @@ def test_a_corpus_among_its_own_text_is_an_error(source):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_files_of_the_corpus_are_not_its_text(source, monkeypatch, stream):
+def test_files_of_the_corpus_are_not_its_text(config, monkeypatch, stream):
     """The pattern matches text.txt, and vocab.txt of a killed call or of an index."""
     one = {"num_shards": 1, "num_streams": 1, "stream": stream}
-    config = changed(trains(source[0]), "data", **one)
+    config = changed(trains(config), "data", **one)
     spec = f"text:{os.path.dirname(config.data.corpus_dir)}/**/*[tb].txt"
     around = changed(config, "data", sources=(spec,))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -149,8 +151,8 @@ def test_files_of_the_corpus_are_not_its_text(source, monkeypatch, stream):
 
 
 @pytest.mark.parametrize("prepare", [build.prepare, build.find_corpus])
-def test_a_text_with_the_name_of_a_vocabulary_is_not_overwritten(source, prepare):
-    config = trains(source[0])
+def test_a_text_with_the_name_of_a_vocabulary_is_not_overwritten(config, prepare):
+    config = trains(config)
     text = pathlib.Path(config.data.corpus_dir) / "vocab.txt"
     text.parent.mkdir()
     text.write_text("My own text.")
@@ -161,8 +163,7 @@ def test_a_text_with_the_name_of_a_vocabulary_is_not_overwritten(source, prepare
 
 
 @pytest.mark.parametrize("name", ["config.json", "checkpoints", "finetune.json"])
-def test_a_corpus_in_a_model_or_a_workdir_is_an_error(source, name):
-    config, _ = source
+def test_a_corpus_in_a_model_or_a_workdir_is_an_error(config, name):
     directory = pathlib.Path(config.data.corpus_dir)
     (directory / name).mkdir(parents=True)
     with pytest.raises(
@@ -172,8 +173,7 @@ def test_a_corpus_in_a_model_or_a_workdir_is_an_error(source, name):
     assert [path.name for path in directory.iterdir()] == [name]
 
 
-def test_preparing_an_existing_corpus_does_nothing(source, capsys):
-    config, _ = source
+def test_preparing_an_existing_corpus_does_nothing(config, capsys):
     first = build.prepare(config)
 
     def times():
@@ -224,26 +224,24 @@ def interrupted(monkeypatch, config, *args):
         build.prepare(config, 1, *args)
 
 
-def encoded_batches(monkeypatch, config):
-    """Prepares a corpus; returns the names of the batches that were encoded."""
-    names = []
-    write = sorted_runs.RunWriter.__call__
-
-    def noted(self, batch):
-        names.append(batch.name)
-        return write(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sorted_runs.RunWriter, "__call__", noted)
+def calls_of(kind, name, config):
+    """Prepares a corpus; returns the arguments of all calls of a method."""
+    real = getattr(kind, name)
+    with mock.patch.object(kind, name, autospec=True, side_effect=real) as noted:
         build.prepare(config, 1)
-    return names
+    return [call.args[1:] for call in noted.call_args_list]
+
+
+def encoded_batches(config):
+    """Prepares a corpus; returns the names of the batches that were encoded."""
+    calls = calls_of(sorted_runs.RunWriter, "__call__", config)
+    return [batch.name for (batch,) in calls]
 
 
 @pytest.mark.slow
-def test_killed_before_any_file_it_resumes(source, monkeypatch):
-    config, _ = source
+def test_killed_before_any_file_it_resumes(config, monkeypatch):
     expected = made(elsewhere(config, "straight"))
-    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    names = encoded_batches(elsewhere(config, "counted"))
     assert len(names) > 5
     # The mark of the work and settings of the runs; the runs; the settings of the
     # shards, and two files for each; vocabulary and manifest.
@@ -253,37 +251,24 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
         assert killed_at(monkeypatch, again, i)
         assert not corpus.exists(again.data.corpus_dir)
         finished = max(0, min(len(names), i - 3))
-        assert encoded_batches(monkeypatch, again) == names[finished:]
+        assert encoded_batches(again) == names[finished:]
         assert files(again.data.corpus_dir) == expected
     again = elsewhere(config, "whole")
     assert not killed_at(monkeypatch, again, count + 1)
 
 
 def one_parquet_file(documents, rows):
-    buffer = io.BytesIO()
-    table = pyarrow.table({"text": ["\n".join(document) for document in documents]})
-    parquet.write_table(table, buffer, row_group_size=rows)
-    return buffer.getvalue()
+    text = ["\n".join(document) for document in documents]
+    return parquet_bytes({"text": text}, rows)
 
 
-def parts_read(monkeypatch, config):
+def parts_read(config):
     """Prepares a corpus; returns the parts of Parquet files that were read."""
-    parts = []
-    read = Parquet.read
-
-    def noted(self, path, part, reading):
-        parts.append(part)
-        return read(self, path, part, reading)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Parquet, "read", noted)
-        build.prepare(config, 1)
-    return parts
+    return [part for _, part, _ in calls_of(Parquet, "read", config)]
 
 
-def test_killed_again_and_again(source, monkeypatch):
+def test_killed_again_and_again(config, monkeypatch):
     """Each attempt finishes one more file than the one before."""
-    config, _ = source
     expected = made(elsewhere(config, "straight"))
     for _ in range(100):
         if not killed_at(monkeypatch, config, 4):
@@ -291,18 +276,19 @@ def test_killed_again_and_again(source, monkeypatch):
     assert files(config.data.corpus_dir) == expected
 
 
-def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch):
-    config, documents = source
+def test_a_parquet_file_resumes_at_its_row_groups(
+    config, documents, tmp_path, monkeypatch
+):
     (tmp_path / "a.parquet").write_bytes(one_parquet_file(documents, 10))
     config = changed(config, "data", sources=(f"parquet:{tmp_path}/a.parquet#text",))
     straight = elsewhere(config, "straight")
-    parts = parts_read(monkeypatch, straight)
+    parts = parts_read(straight)
     assert len(parts) > 4 and parts[-1][1] == 14
-    num_groups = len(encoded_batches(monkeypatch, elsewhere(config, "counted")))
+    num_groups = len(encoded_batches(elsewhere(config, "counted")))
     assert killed_at(monkeypatch, config, 2 + num_groups // 2 + 1)
     runs = os.path.join(config.data.corpus_dir, "unfinished", "runs")
     finished = sorted_runs.finished(runs)
-    left = parts_read(monkeypatch, config)
+    left = parts_read(config)
     assert 0 < len(left) < len(parts) and left == parts[-len(left) :]
     assert len(finished) == num_groups // 2
     assert files(config.data.corpus_dir) == files(straight.data.corpus_dir)
@@ -310,9 +296,8 @@ def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
-    source, tmp_path, monkeypatch, capsys
+    config, documents, tmp_path, monkeypatch, capsys
 ):
-    config, documents = source
     content = one_parquet_file(documents, 10)
     with fake_hub.Hub() as hub:
         hub.use(monkeypatch)
@@ -334,20 +319,19 @@ def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
     assert fake_hub.TOKEN not in str(files(config.data.corpus_dir))
 
 
-def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
-    config, _ = source
+def test_killed_after_the_manifest_it_only_removes_work(config, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build.work_directory, "remove", interrupt)
         build.prepare(config)
     assert "unfinished" in os.listdir(config.data.corpus_dir)
-    assert encoded_batches(monkeypatch, config) == []
+    assert encoded_batches(config) == []
     assert "unfinished" not in files(config.data.corpus_dir)
 
 
 def test_finished_shards_are_kept_without_the_scratch_directory(
-    source, tmp_path, monkeypatch
+    config, tmp_path, monkeypatch
 ):
-    config, scratch = trains(source[0]), tmp_path / "scratch"
+    config, scratch = trains(config), tmp_path / "scratch"
     expected = made(elsewhere(config, "straight"), 1)
     replace = os.replace
 
@@ -376,14 +360,13 @@ def test_finished_shards_are_kept_without_the_scratch_directory(
         slow(lambda x: changed(x, "data", source_weights=(2.0,)), -3),
     ],
 )
-def test_work_for_other_inputs_is_not_reused(source, monkeypatch, change, count):
+def test_work_for_other_inputs_is_not_reused(config, monkeypatch, change, count):
     """The process is killed while runs are written, and after the first shards."""
-    config, _ = source
-    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    names = encoded_batches(elsewhere(config, "counted"))
     assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 5))
     time.sleep(0.01)  # the resolution of modification times
     config = change(config) or config
-    assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
+    assert len(encoded_batches(config)) >= 5  # all of them
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
@@ -391,14 +374,13 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, change, count)
     ("values", "count"),
     [({"num_shards": 4}, -3), slow({"validation_fraction": 0.4}, 9)],
 )
-def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
-    config, _ = source
-    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+def test_runs_are_reused_for_other_shards(config, monkeypatch, values, count):
+    names = encoded_batches(elsewhere(config, "counted"))
     count %= len(names) + 2 * 3 + 5
     assert killed_at(monkeypatch, config, count)
     config = changed(config, "data", **values)
     left = names[max(0, count - 3) :]
-    assert encoded_batches(monkeypatch, config) == left
+    assert encoded_batches(config) == left
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
@@ -442,13 +424,13 @@ def num_finished(config):
 
 
 @pytest.mark.slow
-def test_sigkill_of_all_processes_at_random_moments(source, tmp_path, monkeypatch):
+def test_sigkill_of_all_processes_at_random_moments(config, tmp_path, monkeypatch):
     """While runs are written, and the last time while shards are.
 
     The processes are given a few runs more than those they are killed at, so that they
     are at work then, and never finish before however slow this process is.
     """
-    num_kills, config = 6, trains(source[0])
+    num_kills, config = 6, trains(config)
     expected = made(elsewhere(config, "straight"), 1)
     monkeypatch.setattr(build, "RUN_BYTES", 100)
     documents = sources.read(config.data.sources[0], config.data, Counter())
@@ -470,7 +452,7 @@ def test_sigkill_of_all_processes_at_random_moments(source, tmp_path, monkeypatc
         process.wait()
         assert num_finished(config) >= found + wanted
         assert not corpus.exists(config.data.corpus_dir)
-    assert encoded_batches(monkeypatch, config) == []
+    assert encoded_batches(config) == []
     assert files(config.data.corpus_dir) == expected
 
 
@@ -485,8 +467,9 @@ def check_fails(config, message, num_workers=1):
     assert os.listdir(config.data.corpus_dir) == ["unfinished"]
 
 
-def test_a_dataset_is_prepared_before_any_text_is_tokenized(source, monkeypatch):
-    config, documents = source
+def test_a_dataset_is_prepared_before_any_text_is_tokenized(
+    config, documents, monkeypatch
+):
     write_source(config, documents)
     specs = (*config.data.sources, "tfds:no_such_dataset")
     monkeypatch.setattr(input_groups, "write_runs", pytest.fail)
@@ -501,16 +484,14 @@ def fails_at_once(config, message):
     assert not os.path.exists(config.data.corpus_dir)
 
 
-def test_an_error_before_any_text_is_read_leaves_nothing(source):
-    config, _ = source
+def test_an_error_before_any_text_is_read_leaves_nothing(config):
     fails_at_once(changed(config, "tokenizer", vocab_file="/nowhere"), "is not a file")
     fails_at_once(elsewhere(config, "caf\udce9"), "udce9' is not UTF-8; give another")
     config = changed(config, "data", sources=("text:/nowhere/*.txt",))
     fails_at_once(config, "no file matches")
 
 
-def test_too_little_text(source):
-    config, _ = source
+def test_too_little_text(config):
     write_source(config, [])
     check_fails(config, "no text in")
     write_source(config, [["w1", "w2", "w3"]])
@@ -526,26 +507,26 @@ def five_files(tmp_path):
     return make_config(tmp_path, sources=(f"text:{tmp_path}/[0-4].txt",))
 
 
-def check_resumes(config, monkeypatch, num_encoded):
+def check_resumes(config, num_encoded):
     """Prepares again; checks the number of encoded batches, and the corpus."""
-    assert len(encoded_batches(monkeypatch, config)) == num_encoded
+    assert len(encoded_batches(config)) == num_encoded
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
-def num_batches(monkeypatch, config):
+def num_batches(config):
     """Returns the number of batches of each file."""
     found = Counter()
-    for name in encoded_batches(monkeypatch, elsewhere(config, "counted")):
+    for name in encoded_batches(elsewhere(config, "counted")):
         found[sorted_runs.group_of(name)] += 1
     return list(found.values())
 
 
 @pytest.mark.slow
 def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
-    five_files, tmp_path, monkeypatch
+    five_files, tmp_path
 ):
     config = five_files
-    counts = num_batches(monkeypatch, config)
+    counts = num_batches(config)
     assert len(counts) == 5 and min(counts) > 1
     good = {i: (tmp_path / f"{i}.txt").read_bytes() for i in (1, 4)}
     for i, content in good.items():
@@ -555,35 +536,35 @@ def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     check_fails(config, message, 2)
     for i, content in good.items():
         (tmp_path / f"{i}.txt").write_bytes(content)
-    check_resumes(config, monkeypatch, counts[1] + counts[4])
+    check_resumes(config, counts[1] + counts[4])
 
 
 @pytest.mark.slow
 def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
-    five_files, tmp_path, monkeypatch
+    five_files, tmp_path
 ):
     config = five_files
-    counts = num_batches(monkeypatch, config)
+    counts = num_batches(config)
     with open(tmp_path / "3.txt", "ab") as file:
         file.write(b"\n\nw1 caf\xe9 w2\n")
     check_fails(config, r"3.txt:\d+ is not UTF-8.* or set config.data.invalid_utf8")
     config = changed(config, "data", invalid_utf8="replace")
-    check_resumes(config, monkeypatch, counts[3])
+    check_resumes(config, counts[3])
     manifest = json.loads(files(config.data.corpus_dir)["manifest.json"])
     assert manifest["cleaning"] == {"lines_repaired": 1}
 
 
 @pytest.mark.slow
-def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
+def test_a_file_added_or_removed_after_an_error(five_files, tmp_path):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
-    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
+    counts = num_batches(changed(config, "data", num_shards=2))
     check_fails(config, r"num_shards=200 leaves \d+ shard")
     config = changed(config, "data", num_shards=2)
     os.remove(tmp_path / "0.txt")
     write_documents(tmp_path / "00.txt", make_documents(5))
     config = changed(config, "data", sources=[f"text:{tmp_path}/[0-4]*.txt"])
     assert sum(counts) > 10
-    check_resumes(config, monkeypatch, 1)
+    check_resumes(config, 1)
 
 
 @pytest.mark.parametrize(
@@ -595,19 +576,17 @@ def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatc
     ],
 )
 def test_an_invalid_setting_is_an_error_before_any_shard_is_written(
-    source, monkeypatch, values, max_bytes, message
+    config, monkeypatch, values, max_bytes, message
 ):
-    config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
         patch.setattr(keyed, "MAX_SHARD_BYTES", max_bytes)
         check_fails(changed(config, "data", **values), message)
-    check_resumes(config, monkeypatch, 0)
+    check_resumes(config, 0)
 
 
 @pytest.mark.slow
-def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
-    config, documents = source
+def test_a_large_held_out_set_gets_several_shards(config, monkeypatch):
     one = places(build.prepare(elsewhere(config, "one"), 1))
     monkeypatch.setattr(keyed, "VALIDATION_BYTES", 300)
     found = build.prepare(config, 1)
@@ -622,9 +601,8 @@ def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
         assert split == "validation" or several[document][1] == file
 
 
-def test_shards_of_other_settings_are_written_again(source, monkeypatch):
+def test_shards_of_other_settings_are_written_again(config, monkeypatch):
     """The names of the input files, their sizes and the vocabulary are the same."""
-    config, _ = source
     directory = config.data.corpus_dir
     write_source(config, [["w1 " * 400, "w2"], *make_documents(60)])
     interrupted(monkeypatch, changed(config, "data", max_line_bytes=1024))
@@ -641,9 +619,8 @@ def test_shards_of_other_settings_are_written_again(source, monkeypatch):
 @pytest.mark.parametrize(
     "pattern", ["unfinished/shards/train-*", "train-*", "unfinished/runs/run-*"]
 )
-def test_damaged_work_is_written_again_or_named(source, monkeypatch, pattern, kept):
+def test_damaged_work_is_written_again_or_named(config, monkeypatch, pattern, kept):
     """A power failure leaves parts of files; a damaged result may still be JSON."""
-    config, _ = source
     interrupted(monkeypatch, config)
     file = min(pathlib.Path(config.data.corpus_dir).glob(pattern))
     data = file.read_bytes()
@@ -655,12 +632,11 @@ def test_damaged_work_is_written_again_or_named(source, monkeypatch, pattern, ke
     assert made(config) == made(elsewhere(config, "straight"))
 
 
-def test_work_of_another_version_of_unicode_is_not_reused(source, monkeypatch):
-    config, _ = source
+def test_work_of_another_version_of_unicode_is_not_reused(config, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(build.unicodedata, "unidata_version", "1.0.0")
         interrupted(monkeypatch, config)
-    assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
+    assert len(encoded_batches(config)) >= 5  # all of them
 
 
 def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
@@ -670,14 +646,14 @@ def test_the_vocabulary_of_a_large_text_is_kept_when_files_change(
     config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
     check_fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
-    counts = num_batches(monkeypatch, config)
+    counts = num_batches(config)
     (tmp_path / "2.txt").write_bytes((tmp_path / "2.txt").read_bytes() + b" banana")
 
     def trained(*_):
         raise AssertionError("a vocabulary was trained")
 
     monkeypatch.setattr(training, "train", trained)
-    assert len(encoded_batches(monkeypatch, config)) == counts[2]
+    assert len(encoded_batches(config)) == counts[2]
 
 
 def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):

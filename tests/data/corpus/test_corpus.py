@@ -10,6 +10,7 @@ import pytest
 from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
+from tests.commands import flip
 from tests.corpora import WORDS, changed, make_config, make_documents, write
 
 
@@ -136,14 +137,6 @@ def path_of(found, split="train", i=0):
     return os.path.join(found.directory, found.shards[split][i].file)
 
 
-def flip_bit(path):
-    with open(path, "r+b") as file:
-        file.seek(os.path.getsize(path) // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
-
-
 def first_record_bytes(path):
     with open(path, "rb") as file:
         return int.from_bytes(file.read(8), "little") + 16
@@ -162,7 +155,7 @@ FAULTS = {
     "cut in a record": (cut(lambda x: os.path.getsize(x) // 2), SIZE, "is corrupt"),
     "cut at its end": (cut(lambda x: os.path.getsize(x) - 1), SIZE, "is corrupt"),
     "cut between records": (cut(first_record_bytes), SIZE, "contains .*, but the"),
-    "flipped bit": (flip_bit, "is corrupt: its sha256 is not", "is corrupt"),
+    "flipped bit": (flip, "is corrupt: its sha256 is not", "is corrupt"),
 }
 
 
@@ -198,7 +191,7 @@ def test_in_a_large_corpus_records_are_verified_when_a_shard_is_loaded(
 ):
     monkeypatch.setattr(corpus, "DIGEST_BYTES", 1)
     config, found = blocks
-    flip_bit(path_of(found))
+    flip(path_of(found))
     opened = corpus.read(config)
     with pytest.raises(ConfigError, match="train-00000-of-00002 is corrupt"):
         opened.load(opened.shards["train"][0])

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from bert_jax import config as config_lib
 from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import row_counts
-from tests import one_phase
+from tests.corpora import phase_of
 
 
 def make_documents(lengths, seed=0):
@@ -25,20 +24,6 @@ def make_mix(seed=0):
     rng = np.random.default_rng(seed)
     lengths = np.concatenate([[9000, 12_000, 15_000], rng.exponential(300, 400) + 10])
     return make_documents(rng.permutation(lengths), seed)
-
-
-def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
-    config = one_phase.get_config()
-    config.data.short_seq_prob = short_seq_prob
-    config.data.next_sentence = next_sentence
-    config.model.max_position_embeddings = length
-    config.phases[0].update(
-        sequence_length=length,
-        max_predictions=max(length // 2, 8),
-        max_sequences_per_row=per_row,
-    )
-    made = config_lib.from_config_dict(config)
-    return made.data, made.phases[0]
 
 
 def columns_of(shards):

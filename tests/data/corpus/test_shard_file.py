@@ -10,6 +10,7 @@ from bert_jax import digests, storage
 from bert_jax.data.corpus import keyed, shard_file
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.lazy_tensorflow import tf
+from tests.commands import flip
 from tests.data.corpus.test_keyed import entries
 
 
@@ -40,19 +41,11 @@ def shard(tmp_path):
     return path, offsets
 
 
-def flip(path, offset):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 4]))
-
-
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_bad_record_is_detected(shard, number):
     path, offsets = shard
     num_bytes, sha256 = os.path.getsize(path), digests.sha256(path)
-    flip(path, offsets[number] + 20)
+    flip(path, 8 * (offsets[number] + 20))
     with pytest.raises(CorruptError, match=f"{path} is corrupt .a record has a wr"):
         shard_file.read(path)
     with pytest.raises(CorruptError, match=f"{path} is corrupt: its sha256 is not"):
@@ -61,13 +54,14 @@ def test_a_bad_record_is_detected(shard, number):
 
 def test_data_corrupted_in_transit_is_read_again(shard, capfd, monkeypatch):
     path, offsets = shard
-    flip(path, offsets[1] + 20)
+    bit = 8 * (offsets[1] + 20)
+    flip(path, bit)
     reads, read_blocks = [], shard_file._read_blocks
 
     def read_and_mend(path):
         reads.append(path)
         if len(reads) == 2:
-            flip(path, offsets[1] + 20)
+            flip(path, bit)
         return read_blocks(path)
 
     monkeypatch.setattr(shard_file, "_read_blocks", read_and_mend)

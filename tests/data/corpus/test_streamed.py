@@ -1,6 +1,5 @@
 """Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
 
-import io
 import json
 import os
 import pathlib
@@ -9,9 +8,7 @@ import threading
 import time
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from bert_jax.data.corpus import build, corpus, keyed, streamed
 from bert_jax.errors import ConfigError, CorruptError
@@ -23,6 +20,7 @@ from tests.corpora import (
     files,
     make_config,
     make_documents,
+    parquet_bytes,
 )
 
 
@@ -44,9 +42,7 @@ def source(tmp_path_factory):
     write_jsonl(directory / "1.jsonl", documents[:50])
     write_jsonl(directory / "2.jsonl", documents[50:120])
     text = ["\n".join(document) for document in documents[100:]]
-    parquet.write_table(
-        pyarrow.table({"body": text}), directory / "3.parquet", row_group_size=4
-    )
+    (directory / "3.parquet").write_bytes(parquet_bytes({"body": text}, 4))
     sources = (f"jsonl:{directory}/*.jsonl#text", f"parquet:{directory}/*.parquet#body")
     config = make_config(directory, sources=sources, stream=True)
     make(config)
@@ -209,9 +205,7 @@ def test_an_index_is_not_a_corpus(source):
 
 def dataset():
     text = ["\n".join(document) for document in make_documents(60)]
-    buffer = io.BytesIO()
-    parquet.write_table(pyarrow.table({"text": text}), buffer, row_group_size=4)
-    return {"data/train-00000-of-00001.parquet": buffer.getvalue()}
+    return {"data/train-00000-of-00001.parquet": parquet_bytes({"text": text}, 4)}
 
 
 def test_the_hub_is_read_at_the_indexed_commit(hub, tmp_path):

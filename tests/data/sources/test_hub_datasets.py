@@ -1,30 +1,25 @@
 """Tests of hub_datasets.py: the library's client against a Hub on this machine."""
 
 import collections
-import io
 import json
 import os
 import re
 
 import huggingface_hub
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from bert_jax import storage
 from bert_jax.data.sources import hub_datasets, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
+from tests.corpora import parquet_bytes
 
 TEXTS = [f"Text {i} is first.\nIt has number {i}." for i in range(100)]
 CARD = b"---\nlicense: mit\n---\n# A data set\n"
 
 
 def table(texts, rows=10, **columns):
-    buffer = io.BytesIO()
-    columns = {"id": range(len(texts)), "text": texts} | columns
-    parquet.write_table(pyarrow.table(columns), buffer, row_group_size=rows)
-    return buffer.getvalue()
+    return parquet_bytes({"id": range(len(texts)), "text": texts} | columns, rows)
 
 
 FILES = {
@@ -263,10 +258,8 @@ def test_errors_of_the_hub_are_one_line(hub, monkeypatch, spec, message):
     hub.add("datasets/owner/name", FILES)
     hub.add("datasets/owner/gated", {"train.parquet": table(TEXTS)}, is_gated=True)
     hub.add("datasets/owner/gated-card", {"README.md": CARD}, is_gated=True)
-    two = pyarrow.table({"body": ["a"], "title": ["b"]})
-    buffer = io.BytesIO()
-    parquet.write_table(two, buffer)
-    hub.add("datasets/owner/two", {"train.parquet": buffer.getvalue()})
+    two = parquet_bytes({"body": ["a"], "title": ["b"]})
+    hub.add("datasets/owner/two", {"train.parquet": two})
     with pytest.raises(ConfigError, match=message) as caught:
         documents(spec)
     assert "\n" not in str(caught.value)

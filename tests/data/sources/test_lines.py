@@ -11,10 +11,10 @@ import tarfile
 import numpy as np
 import pyarrow
 import pytest
-from pyarrow import parquet
 
 from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
+from tests.corpora import parquet_bytes
 
 
 def zstd(data):
@@ -232,12 +232,6 @@ def archive():
     return buffer.getvalue()
 
 
-def table():
-    buffer = io.BytesIO()
-    parquet.write_table(pyarrow.table({"text": ["One."] * 100}), buffer)
-    return buffer.getvalue()
-
-
 def array():
     buffer = io.BytesIO()
     np.save(buffer, np.arange(100))
@@ -255,7 +249,7 @@ def array():
         (b"\xd0\xcf\x11\xe0\xa1\xb1", "an Office document .doc, .* to text"),
         (b"{\\rtf1\\ansi One.}", "an RTF document; convert it to text"),
         (archive(), "a tar archive; extract its files"),
-        (table(), "a Parquet file; .* parquet:GLOB$"),
+        (parquet_bytes({"text": ["One."] * 100}), "a Parquet file; .* parquet:GLOB$"),
         (array(), "a binary file, not text; remove it"),
     ],
 )

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from bert_jax.data.sources import parquet as parquet_lib
 from bert_jax.data.sources import sources
 from bert_jax.errors import ConfigError
+from tests.commands import flip
 from tests.conftest import make_config
 
 TEXTS = [f"Text {i} is first.\nIt has caf\u00e9 number {i}." for i in range(1000)]
@@ -167,8 +168,6 @@ def test_a_truncated_file_is_an_error(tmp_path, kept):
 def test_a_flipped_bit_in_a_page_with_a_checksum_is_an_error(tmp_path):
     columns = {"text": TEXTS}
     path = write(tmp_path / "a.parquet", columns, write_page_checksum=True)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
+    flip(path)
     with pytest.raises(ConfigError, match="a.parquet is corrupt or not Parquet"):
         documents(f"parquet:{path}#text")

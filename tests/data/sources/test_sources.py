@@ -3,8 +3,6 @@
 import collections
 import gzip
 import json
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -15,6 +13,7 @@ from bert_jax.data.corpus import index
 from bert_jax.data.sources import kind as kind_lib
 from bert_jax.data.sources import lines, plain, sources
 from bert_jax.errors import ConfigError
+from tests.commands import run_code
 from tests.conftest import make_config
 
 DATA = make_config().data
@@ -238,9 +237,7 @@ def test_memory_is_bounded_by_the_limits_not_by_the_input(tmp_path, case):
         for _ in range(size // (len(unit) * 64)):
             file.write(unit * 64)
     spec = f"jsonl:{path}#text" if case == "jsonl" else f"text:{path}"
-    result = subprocess.run(
-        [sys.executable, "-c", MEASURE, spec], capture_output=True, text=True
-    )
+    result = run_code(MEASURE, spec)
     assert result.returncode == 0, result.stderr
     before, peak, num_chars = map(float, result.stdout.split())
     assert num_chars > size / 7  # all of it: a character has up to four bytes
