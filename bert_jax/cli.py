@@ -63,6 +63,8 @@ def run(
 ) -> None:
     """Parses the flags, calls main, and exits with the exit code of its exception.
 
+    After a success, it returns if this is the only process of a run.
+
     Args:
       doc: the first part of --help.
       computes: whether the command may compute on the CPU; False if it only compiles.
@@ -89,7 +91,7 @@ def run(
                 stopping.end()
     except KeyboardInterrupt:  # nothing to save yet
         print("stopped", file=sys.stderr)
-        sys.exit(bert_jax.EXIT_FORCED)
+        fail("stopped", bert_jax.EXIT_FORCED, prints=False)
     except Interrupted as error:
         with contextlib.suppress(OSError):  # the terminal may be closed
             print(errors.INTERRUPTED.format(error), flush=True)
@@ -149,7 +151,7 @@ def run_and_leave(
 
 
 def fail(message: str, exit_code: int, *, prints: bool = True) -> None:
-    """Ends all processes of the run with an error of one line; see `stop_all`."""
+    """Prints an error as one line on stderr, and ends all processes of the run."""
     stopping.stop_all(" ".join(message.split()), exit_code, prints=prints)
     sys.exit(exit_code)
 
@@ -262,7 +264,7 @@ def _load(name: str) -> ml_collections.ConfigDict:
     file, colon, argument = name.partition(":")
     path = str(_find(file))
     try:
-        module = runpy.run_path(path, run_name="config")
+        module = runpy.run_path(path, run_name="__config__")
         if "get_config" not in module:
             raise ConfigError(
                 "the file has no function get_config; see configs/tiny.py"

@@ -9,7 +9,7 @@ import pytest
 
 import bert_jax
 from bert_jax import cli, errors
-from tests.commands import error_of, run, run_code, run_well, start
+from tests.commands import ROOT, error_of, run, run_code, run_well, start
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,16 @@ def test_a_config_file_that_does_not_load_is_one_line(tmp_path, content, message
     (tmp_path / "broken.py").write_text(content)
     arguments = [f"--config={tmp_path}/broken.py", "--config.seed=3"]
     assert message in error_of("bert_jax.train", *arguments)
+
+
+def test_a_config_file_can_import_a_module_named_config(tmp_path):
+    (tmp_path / "config.py").write_text("NAME = 'mine'\n")
+    (tmp_path / "own.py").write_text(
+        "from config import NAME\ndef get_config(): raise ValueError(NAME)\n"
+    )
+    arguments = [f"--config={tmp_path}/own.py"]
+    error = error_of("bert_jax.train", *arguments, PYTHONPATH=f"{ROOT}:{tmp_path}")
+    assert "ValueError: mine" in error
 
 
 def test_help_names_flags_and_configs():

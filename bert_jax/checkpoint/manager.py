@@ -79,13 +79,12 @@ class Checkpoints:
     def __init__(
         self,
         workdir: str,
-        config: CheckpointConfig | int | None = None,
+        config: CheckpointConfig | None = None,
         ranking: checkpoint_managers.PreservationPolicy | None = None,
     ):
         """Opens the workdir's checkpoints, read-only without a config.
 
-        A number keeps as many of the newest checkpoints. The ranking preserves more
-        than `config` does.
+        The ranking preserves more checkpoints than `config` does.
         """
         self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
@@ -274,11 +273,8 @@ class Checkpoints:
 
 
 def _preservation(
-    config: CheckpointConfig | int,
-    ranking: checkpoint_managers.PreservationPolicy | None,
+    config: CheckpointConfig, ranking: checkpoint_managers.PreservationPolicy | None
 ) -> checkpoint_managers.PreservationPolicy:
-    if isinstance(config, int):
-        return checkpoint_managers.LatestN(config)
     policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
     if config.keep_steps:
         policies.append(checkpoint_managers.CustomSteps(config.keep_steps))

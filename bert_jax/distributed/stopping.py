@@ -6,6 +6,7 @@ killed stores nothing; XLA notices its absence, and the others exit with EXIT_LO
 does a process that makes no progress, see `Watchdog`.
 """
 
+import atexit
 import collections
 import contextlib
 import ctypes
@@ -134,10 +135,12 @@ def end() -> None:
     """Ends this process after a success, if it is one of several.
 
     At its exit, Python ends daemon threads. That of `watch`, inside JAX's client, would
-    abort, and the handler of the abort would wait for Python.
+    abort, and the handler of the abort would ask for Python until the stack is full.
     """
     if not _is_alone():
-        exit_now(0)
+        sys.stdout.flush()  # raises if it cannot be written
+        atexit._run_exitfuncs()  # one of them waits for the other processes
+        os._exit(0)
 
 
 # ------------------------------------------------------------ errors of other processes

@@ -20,6 +20,7 @@ from bert_jax import clock, errors
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
@@ -38,7 +39,15 @@ from bert_jax.training.step import TrainState
 BEST = "best"  # directory of the best parameters, in that of the run
 # Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
 # the newest may be corrupt. Of the best parameters, one is kept.
-_KEEP, _KEEP_BEST = 2, 1
+_KEEP = CheckpointConfig(
+    every_steps=1,
+    every_minutes=0.0,
+    keep=2,
+    keep_every_steps=0,
+    keep_steps=(),
+    keep_best=0,
+)
+_KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 
 
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:

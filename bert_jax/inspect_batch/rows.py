@@ -117,7 +117,8 @@ def read_step(
             arrays = {name: x[len(rows)] for name, x in batch.items()}
             drawn_pairs = [pair for pair in visit.pairs_RK5[index].tolist() if pair[1]]
             segments = [_excerpts(corpus, visit, decode, pair) for pair in drawn_pairs]
-            labels = [bool(pair[4]) if pair[3] else None for pair in drawn_pairs]
+            found = zip(arrays["next_sentence_labels"], drawn_pairs, strict=False)
+            labels = [bool(label) if pair[3] else None for label, pair in found]
             tokens, num_padding = _tokens(arrays, corpus.tokenizer.vocab, len(segments))
             pairs = tuple(map(Pair, tokens, labels, segments))
             place = visit.shard, visit.epoch, index

@@ -159,7 +159,7 @@ class Layer(nnx.Module):
           x_BTD: the layer's input at the query positions.
           x_BSD: the layer's input at all positions of the row; None if it is x_BTD.
           ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
-          seeds: for the three dropouts.
+          seeds: for the three dropouts; None for no dropout.
         """
         probs_seed, attention_seed, output_seed = seeds
         y_BTD = self.attention(x_BTD, x_BSD, ids, probs_seed)

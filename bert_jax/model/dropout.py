@@ -42,6 +42,8 @@ def row_indices(num_rows: int) -> jax.Array:
 def dropout(x: jax.Array, rate: float, seed: Seed | None) -> jax.Array:
     """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
 
+    The choice of elements is made again for the gradient instead of being stored.
+
     The first dim of x is B. If `seed` is None, x is returned.
     """
     if seed is None or rate == 0.0:

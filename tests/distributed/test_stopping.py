@@ -59,8 +59,11 @@ OTHERS = {
     "success": f"""
         import atexit
         {JOIN}
-        atexit.register(os._exit, 9)
-        print("done")
+        atexit.register(print, "done")
+        class Kept:  # until Python exits
+            def __del__(self, end=os._exit):
+                end(9)
+        sys.kept = Kept()
     """,
     "an error after another ends the process": f"""
         {JOIN}

@@ -43,7 +43,7 @@ class Stream:
 
         Only the first visit can start at a row other than 0.
         """
-        epoch, row = divmod(first_row, sum(self.rows))
+        epoch, row = divmod(first_row, self._num_rows)
         order, ends = self._ordered(epoch)
         start = bisect.bisect_right(ends, row)
         row -= ends[start - 1] if start else 0
@@ -62,6 +62,10 @@ class Stream:
             num_rows -= stop - row
             if not num_rows:
                 return
+
+    @functools.cached_property
+    def _num_rows(self) -> int:
+        return sum(self.rows)
 
     @functools.cached_property
     def _ordered(self) -> Callable[[int], tuple[list[int], list[int]]]:

@@ -96,7 +96,7 @@ class DocumentEncoder:
             yield keyed.Entry(copy_key, copy, lengths, token_ids)
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
-        """Encodes a sentence; marks the ids of ideographs that continue a word."""
+        """Encodes the words of a sentence; marks ideographs that continue a word."""
         by_word = self._encode(words)
         ids_T = np.concatenate(by_word).astype(self.dtype)
         word_T = np.repeat(np.arange(len(words)), list(map(len, by_word)))

@@ -81,7 +81,10 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
 def parse(
     content: bytes, config: TokenizerConfig, path: str, *, may_lack_mask: bool = False
 ) -> Tokenizer:
-    """Parses the content of a tokenizer file; `path` names it in error messages."""
+    """Parses the content of a tokenizer file; `path` names it in error messages.
+
+    The WordPiece vocabulary of a model, unlike that of a run, may lack [MASK].
+    """
     if config.kind != "wordpiece":
         return sentencepiece.read(content, config, path)
     vocab = wordpiece.tokens_in(content, path)

@@ -84,7 +84,8 @@ class WordPiece(base.Tokenizer):
 def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
     """Returns the tokens of a vocab.txt in id order.
 
-    A line ends at LF or CRLF only, because U+2028 and the like can be tokens.
+    A line ends at LF or CRLF only, because U+2028 and the like can be tokens. Of a
+    repeated token the last line counts; text never becomes a blank one.
     """
     try:
         lines = content.decode("utf-8-sig").split("\n")

@@ -8,7 +8,7 @@ import math
 class Options:
     """Static options of the kernels for attention."""
 
-    head_dim: int  # one of HEAD_DIMS
+    head_dim: int  # a kernel takes those in its HEAD_DIMS
     rate: float  # dropout rate of the probabilities
     interpret: bool = False  # emulate the kernels on a CPU
 
