@@ -92,7 +92,7 @@ class Lease:
         return _describe(held)
 
     def confirm(self) -> bool:
-        """Ends this process, which must not write any more, if it has lost the lock."""
+        """Returns whether this process has the lock; ends the process if it lost it."""
         holder = self.check()
         if holder and not self._stopped.is_set():
             message = f"{holder} has taken the lock in {self._directory}"

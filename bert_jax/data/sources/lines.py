@@ -53,7 +53,7 @@ class ReadCounts(collections.Counter[str]):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How text is read, and what is counted meanwhile."""
+    """Options of the readers of text, and the counters that they increment."""
 
     # "lines_repaired", "files_skipped" and, see `sources.read`, others are incremented
     counts: collections.Counter[str]

@@ -57,7 +57,7 @@ class Examples(abc.ABC):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether there are labels, which a train or dev set needs."""
+        """Whether the examples have labels, as those of train and dev sets must."""
         return vars(self)["labels"] is not None
 
     @abc.abstractmethod
