@@ -13,7 +13,9 @@ commands.
 """
 
 import argparse
+import contextlib
 import os
+import random
 import shlex
 import signal
 import socket
@@ -104,9 +106,13 @@ def positive(text: str) -> int:
 
 
 def free_port() -> int:
+    """Returns a port that nothing uses, below those that systems hand out by chance."""
     with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
+        while True:
+            port = random.randrange(10_000, 32_000)
+            with contextlib.suppress(OSError):
+                free.bind(("localhost", port))
+                return port
 
 
 def environment(i: int, arguments: argparse.Namespace, address: str) -> dict[str, str]:

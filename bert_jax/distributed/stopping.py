@@ -140,6 +140,7 @@ def end() -> None:
     if not _is_alone():
         sys.stdout.flush()  # raises if it cannot be written
         atexit._run_exitfuncs()  # one of them waits for the other processes
+        _flush()
         os._exit(0)
 
 

@@ -82,8 +82,10 @@ def main() -> None:
 
     programs, scratch = json.load(sys.stdin), Path(tempfile.mkdtemp())
     places, ended = {}, {}
-    for run, program in enumerate(programs):
-        port = free_port()
+    ports: set[int] = set()  # a port that was free may be drawn again
+    while len(ports) < len(programs):
+        ports.add(free_port())
+    for run, (program, port) in enumerate(zip(programs, ports, strict=True)):
         for me in (0, 1):
             directory = scratch / f"{run}-{me}"
             directory.mkdir()

@@ -199,10 +199,9 @@ def test_kills_of_a_run_in_a_bucket_change_no_bit(prepared, text, tmp_path):
 
 def saved(bucket):
     """Returns the steps whose checkpoints are committed."""
-    names = [
-        re.search(r"run/checkpoints/(\d+)/commit", name) for name in bucket.objects
-    ]
-    return {int(match[1]) for match in names if match}
+    names = list(bucket.objects)  # at once: the server adds objects meanwhile
+    found = (re.search(r"run/checkpoints/(\d+)/commit", name) for name in names)
+    return {int(match[1]) for match in found if match}
 
 
 def wait_for_a_save(bucket, process):

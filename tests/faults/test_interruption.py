@@ -107,7 +107,9 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
     assert "saving after this step" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130 and stderr == "stopped without saving\n"
+    # JAX looks for the first signal once a second, and may have reported it just now.
+    printed = [x for x in stderr.splitlines() if "SIGTERM caught at" not in x]
+    assert (process.returncode, printed) == (130, ["stopped without saving"])
 
 
 NO_STEP = (

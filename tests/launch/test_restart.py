@@ -156,7 +156,7 @@ def test_a_signal_is_forwarded_and_not_followed_by_a_restart(plans, name, forwar
 def test_a_signal_during_the_wait_ends_the_loop(plans, sent):
     (plans / "plan").write_text("76\n0\n")
     process = start(plans, TRAIN, delay="60")
-    wait_for_start(plans)
+    assert "restarting in" in process.stderr.readline()
     process.send_signal(sent)
     process.communicate(timeout=20)
     assert process.returncode == 76 and num_starts(plans) == 1

@@ -211,7 +211,7 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
 PATCHED = """
 import sys, time, ctypes
 from bert_jax.monitoring import trackers as t
-t.CLOSE_SECS, t.HANG_SECS, t.POLL_SECS, t.RETRY_SECS = 1, {hang}, 0.1, 0.1
+t.CLOSE_SECS, t.HANG_SECS, t.POLL_SECS, t.RETRY_SECS = 5, {hang}, 0.1, 0.1
 def open_it(id, name, config): {body}
 t.TRACKERS["mlflow"] = open_it
 t.main()

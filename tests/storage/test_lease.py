@@ -18,7 +18,7 @@ DIRECTORY = "gs://b/run/lock"
 @pytest.fixture(autouse=True)
 def short_leases(bucket, monkeypatch):
     monkeypatch.setattr(lease, "LEASE_SECS", 1.0)
-    monkeypatch.setattr(lease, "RENEWAL_SECS", 0.2)
+    monkeypatch.setattr(lease, "RENEWAL_SECS", 60.0)
     yield
     lease.release_all()
 
@@ -69,7 +69,6 @@ def test_a_process_that_pauses_before_it_creates_its_lock_notices_the_next(monke
 
 
 def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch, capsys):
-    monkeypatch.setattr(lease, "RENEWAL_SECS", 60.0)
     lost = []
     monkeypatch.setattr(os, "_exit", lost.append)
     lock = Lease(DIRECTORY, "x")
@@ -82,13 +81,12 @@ def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch, capsys):
     assert lost and "on other has taken the lock in gs://b/run/lock" in message
 
 
-def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
+def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once(capsys):
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     storage.write(f"{DIRECTORY}/7", holder(process=done.pid))
-    started = time.monotonic()
     assert Lease(DIRECTORY, "x").acquire() is None
-    assert time.monotonic() - started < 0.9 and storage.names(DIRECTORY) == ["8"]
+    assert storage.names(DIRECTORY) == ["8"] and not capsys.readouterr().err
 
 
 def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
@@ -119,6 +117,7 @@ def test_a_lock_that_is_renewed_or_taken_is_not_taken():
 
 @pytest.mark.slow
 def test_it_is_renewed_until_another_process_takes_it(bucket, monkeypatch, capsys):
+    monkeypatch.setattr(lease, "RENEWAL_SECS", 0.2)
     lost = []
     monkeypatch.setattr(os, "_exit", lost.append)
     lock = Lease(DIRECTORY, "x")

@@ -49,10 +49,11 @@ def bucket():
 @pytest.fixture(scope="module")
 def cluster(bucket):
     """A head without cores, and two nodes of one core, in processes of their own."""
-    found = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    head = {"num_cpus": 0, "wait": False}
+    found = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
-        found.add_node(num_cpus=1)
-    found.wait_for_nodes()
+        found.add_node(num_cpus=1, wait=False)
+    found.wait_for_nodes(300)
     yield found
     found.shutdown()
 
