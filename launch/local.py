@@ -13,7 +13,7 @@ commands.
 """
 
 import argparse
-import contextlib
+import errno
 import os
 import random
 import shlex
@@ -106,12 +106,16 @@ def positive(text: str) -> int:
 
 
 def free_port() -> int:
-    """Returns a port that nothing uses, below those that systems hand out by chance."""
+    """Returns a port that nothing uses, below those that Linux gives to connections."""
     with socket.socket() as free:
         while True:
             port = random.randrange(10_000, 32_000)
-            with contextlib.suppress(OSError):
+            try:
                 free.bind(("localhost", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
                 return port
 
 

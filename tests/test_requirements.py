@@ -76,6 +76,7 @@ def test_pip_accepts_the_digests_of_all_packages():
     options = "--dry-run --ignore-installed --quiet --require-hashes -r".split()
     pip = [sys.executable, "-m", "pip", "install", *options]
     result = capture(*pip, str(ROOT / "requirements.lock"))
-    if re.search("after connection broken by|HTTP error 5", result.stderr):
+    lost = re.search("after connection broken by|HTTP error 5", result.stderr)
+    if result.returncode and lost and "DO NOT MATCH THE HASHES" not in result.stderr:
         pytest.skip("no network")
     assert result.returncode == 0, result.stderr[-2000:]

@@ -23,11 +23,14 @@ def gelu(x: jax.Array, approximate: bool) -> jax.Array:
 
 
 def _gelu(x, approximate):
+    if approximate and sharding.platform() != "cpu":
+        # cuBLAS applies it to a product, unless a conversion comes between.
+        return jax.nn.gelu(x)
     # In bfloat16, each operation would be rounded, which takes a CPU 3 times as long.
     y = x.astype(jnp.float32)
     if approximate:
         y = jax.nn.gelu(y)
-    else:  # JAX's form, by erfc, takes twice as long
+    else:  # JAX's form, by erfc, takes 1.3 to 2.4 times as long
         y *= 0.5 * (1.0 + jax.lax.erf(y * 0.5**0.5))
     return y.astype(x.dtype)
 

@@ -43,7 +43,7 @@ def run_pairs(programs: list[str]) -> list[list[Ended]]:
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.distributed.runs"],
-        env=ENV | {"PYTHONPATH": str(ROOT)},
+        env=ENV | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},  # as for users
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -5,7 +5,6 @@ devices and processes.
 """
 
 import pathlib
-import socket
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from bert_jax.data.corpus import corpus
 from bert_jax.loading import source, trained_run
 from bert_jax.model import parameters
 from bert_jax.training import evaluation
+from launch.local import free_port
 from tests.commands import run, small_run, start, write_text
 from tests.runs import assert_same_bits, assert_same_metrics, lines
 
@@ -84,9 +84,7 @@ def train(
         result = run(*command, devices=devices, KILL_AT=kill_at)
         assert result.returncode in (0, 75, -9), result.stdout + result.stderr
         return [result.returncode]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = f"localhost:{free_port()}"
     processes = []
     for i in range(num_processes):
         environment = {

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -221,6 +223,13 @@ def test_an_error_of_all_processes_is_printed_once():
     first, last = result.stderr.splitlines()
     assert "] error: --config=configs/tinny.py is not a file" in first
     assert last == "processes ended with 2, 2, 2"
+
+
+def test_a_port_in_use_is_not_returned(monkeypatch):
+    with socket.create_server(("localhost", 0)) as server:
+        draws = iter([server.getsockname()[1], 0])
+        monkeypatch.setattr(random, "randrange", lambda *_: next(draws))
+        assert local.free_port() == 0
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])

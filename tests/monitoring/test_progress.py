@@ -32,7 +32,7 @@ def test_lines_are_printed_while_no_amount_is_added(monkeypatch, capsys):
     """A batch of text may take longer than the interval between two lines."""
     monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     with progress.Progress("tokenizing", 640, "MB") as shown:
-        written = printed_until("0 of 640", capsys)
+        written = printed_until("MB\ntokenizing: 0 of 640", capsys)
         shown.add(640)
     *lines, last = (written + capsys.readouterr().out).splitlines()
     assert lines[0] == "tokenizing: 0 of 640 MB"

@@ -211,7 +211,7 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
 PATCHED = """
 import sys, time, ctypes
 from bert_jax.monitoring import trackers as t
-t.CLOSE_SECS, t.HANG_SECS, t.POLL_SECS, t.RETRY_SECS = 5, {hang}, 0.1, 0.1
+t.CLOSE_SECS, t.HANG_SECS, t.POLL_SECS, t.RETRY_SECS = 3, {hang}, 0.1, 0.1
 def open_it(id, name, config): {body}
 t.TRACKERS["mlflow"] = open_it
 t.main()
@@ -258,7 +258,7 @@ def test_a_process_waits_for_that_of_a_killed_run(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start_tracker(tmp_path, "return print, print, ''", 600)
         process.stdin.close()
-        time.sleep(2.0)
+        time.sleep(4.0)  # longer than CLOSE_SECS
         assert process.poll() is None
         assert not (tmp_path / "trackers/mlflow.json").exists()
     assert process.wait(60) == 0 and last_line(tmp_path) == [10, 1]
