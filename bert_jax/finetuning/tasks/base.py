@@ -57,7 +57,7 @@ class Examples(abc.ABC):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the examples have labels, as those of train and dev sets must."""
+        """Whether the examples have labels, which train and dev sets require."""
         return vars(self)["labels"] is not None
 
     @abc.abstractmethod
