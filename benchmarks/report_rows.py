@@ -188,11 +188,10 @@ MORE: dict[str, str | Callable[[Any], str]] = {
     "max_length": "at most {} tokens",
     "by_state": lambda values: "embeddings, then layers: " + _join(values, ".1e"),
     "unigram_entropy": "entropy of word frequencies {}",
-    "peer_loss_with_padding": "loss of the reference with unused slots {}",
     "terms": lambda values: ", ".join(f"{k} {v}" for k, v in values.items()),
 }
 # Benchmarks whose values have all digits.
-EXACT = ("hidden_states", "sts", "d2l", "tuning_losses")
+EXACT = ("hidden_states", "sts", "tuning_losses")
 # Classes of operations of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (
     *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),

@@ -43,9 +43,7 @@ from tests.commands import ROOT, error_of, run, run_code, run_well, start
         (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
         (
             ["--config=README.md"],
-            "--config=README.md is not a Python file; give a file or one of babylm,"
-            " base, base_modern, chinese, continue, d2l, gpu, gpu_day, laptop, large,"
-            " large_packed, multilingual, tiny",
+            "--config=README.md is not a Python file; give a file or one of babylm,",
         ),
         (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
         (
