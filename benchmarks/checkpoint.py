@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import jax
+from orbax.checkpoint.checkpoint_managers import LatestN
 
 from benchmarks import rows, train_step
 from bert_jax import digests
@@ -99,7 +100,7 @@ class Run:
         self._config, self._batch = config, sharding.place_batch(batch, mesh)
         self._state = init()
         self.num_bytes = sum(x.nbytes for x in jax.tree.leaves(self._state))
-        self.checkpoints = Checkpoints(workdir, config.checkpoint)
+        self.checkpoints = Checkpoints(workdir, LatestN(config.checkpoint.keep))
         self.step = 1
 
     def take_steps(self, number: int) -> None:

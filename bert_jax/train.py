@@ -31,7 +31,7 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.saver import Saver, read_ranking
+from bert_jax.training.saver import Saver, preservation, read_ranking
 from bert_jax.training.step import TrainState
 from bert_jax.training.stepper import Profiler, Stepper, training_batches
 
@@ -49,7 +49,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             first_step = saved_step or (start.step if start else 0)
             graphdef, init = step_lib.init_state(config)
             ranking = read_ranking(workdir, config, saved_step)
-            checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
+            checkpoints = Checkpoints(workdir, preservation(config.checkpoint, ranking))
             plan = checkpoints.plan(saved_step) if saved_step else None
             budget = Budget(config, workdir, first_step, plan, bert_jax.BEGAN)
             # The step is compiled while the state is made and the first batch is read.

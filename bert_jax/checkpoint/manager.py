@@ -22,7 +22,6 @@ from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import storage
 from bert_jax.checkpoint import integrity
-from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost, sharding
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import leaves
@@ -79,13 +78,9 @@ class Checkpoints:
     def __init__(
         self,
         workdir: str,
-        config: CheckpointConfig | None = None,
-        ranking: checkpoint_managers.PreservationPolicy | None = None,
+        kept: checkpoint_managers.PreservationPolicy | None = None,
     ):
-        """Opens the workdir's checkpoints, read-only without a config.
-
-        The ranking preserves more checkpoints than `config` does.
-        """
+        """Opens the workdir's checkpoints, read-only without a policy."""
         self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
@@ -102,10 +97,10 @@ class Checkpoints:
                 "meta": ocp.JsonCheckpointHandler(),
             },
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=_preservation(config, ranking) if config else None,
-                create=config is not None,
-                read_only=config is None,
-                cleanup_tmp_directories=config is not None,
+                preservation_policy=kept,
+                create=kept is not None,
+                read_only=kept is None,
+                cleanup_tmp_directories=kept is not None,
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
             ),
         )
@@ -270,19 +265,6 @@ class Checkpoints:
             raise integrity.no_space(
                 self.workdir, self._step, self._num_bytes, number == errno.EDQUOT
             ) from None
-
-
-def _preservation(
-    config: CheckpointConfig, ranking: checkpoint_managers.PreservationPolicy | None
-) -> checkpoint_managers.PreservationPolicy:
-    policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
-    if config.keep_steps:
-        policies.append(checkpoint_managers.CustomSteps(config.keep_steps))
-    if config.keep_every_steps:
-        policies.append(checkpoint_managers.EveryNSteps(config.keep_every_steps))
-    if ranking:
-        policies.append(ranking)
-    return checkpoint_managers.AnyPreservationPolicy(policies)
 
 
 def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:

@@ -5,8 +5,7 @@
 
 On Wikipedia, rows of 512 tokens with one pair are half padding; packed rows hold about
 two pairs. The second phase therefore sees as many pairs as in configs/large.py in half
-the steps; nothing else differs. The manifest of a corpus reports the gain of packing
-under padding_efficiency.
+the steps; nothing else differs.
 """
 
 import ml_collections

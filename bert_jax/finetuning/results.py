@@ -48,10 +48,6 @@ WINDOWS = "A longer paragraph is split into overlapping rows."
 PAIRS = (
     "A pair that is too long loses tokens from the end of the longer text; if both are"
     " equally long, from the second (google-research/bert run_classifier.py)."
-    ' `truncation="longest_first"` of transformers\' fast tokenizers differs by one'
-    " token if rows have an even number N of tokens, both texts have N/2 - 1 or more,"
-    " and the second has at least as many as the first: it then keeps one token more of"
-    " the second and one less of the first."
 )
 
 

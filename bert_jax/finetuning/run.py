@@ -15,12 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from orbax.checkpoint.checkpoint_managers import LatestN
 
 from bert_jax import clock, errors
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
@@ -39,15 +39,7 @@ from bert_jax.training.step import TrainState
 BEST = "best"  # directory of the best parameters, in that of the run
 # Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
 # the newest may be corrupt. Of the best parameters, one is kept.
-_KEEP = CheckpointConfig(
-    every_steps=1,
-    every_minutes=0.0,
-    keep=2,
-    keep_every_steps=0,
-    keep_steps=(),
-    keep_best=0,
-)
-_KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
+_KEPT, _KEPT_BEST = LatestN(2), LatestN(1)
 
 
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
@@ -132,11 +124,11 @@ class _Run:
         self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
         init_key, self._dropout_key = tuning_step.run_keys(seed)
-        self._checkpoints = Checkpoints(workdir, _KEEP)
+        self._checkpoints = Checkpoints(workdir, _KEPT)
         self._step, self._state = self._restore(learning_rate, init_key)
         best = f"{workdir}/{BEST}"
         multihost.agree(f"{workdir}: best", lambda: _drop_after(best, self._step))
-        self._best_weights = Checkpoints(best, _KEEP_BEST)
+        self._best_weights = Checkpoints(best, _KEPT_BEST)
         monitor.open_log(
             workdir,
             self._step,

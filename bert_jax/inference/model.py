@@ -73,7 +73,7 @@ class Model:
 
     @property
     def num_bytes(self) -> int:
-        return int8.num_bytes(self._params)
+        return sum(x.nbytes for x in jax.tree.leaves(self._params))
 
 
 def current_mesh() -> jax.sharding.Mesh:

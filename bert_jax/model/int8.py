@@ -46,7 +46,3 @@ def dequantize(params: Any) -> Any:
         params,
         is_leaf=is_quantized,
     )
-
-
-def num_bytes(params: Any) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(params))

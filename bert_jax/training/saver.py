@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from orbax.checkpoint import checkpoint_managers
+
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import CheckpointConfig, ExperimentConfig
 from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.monitoring import terminal, writer
@@ -69,6 +71,18 @@ class Ranking:
                 groups.setdefault(group, []).append((loss, step))
         ranked = (sorted(group)[: self._num_best] for group in groups.values())
         return {step for group in ranked for _, step in group}
+
+
+def preservation(
+    config: CheckpointConfig, ranking: Ranking
+) -> checkpoint_managers.PreservationPolicy:
+    """Returns which checkpoints are kept: those of the config, and of the ranking."""
+    policies: list[Any] = [checkpoint_managers.LatestN(config.keep), ranking]
+    if config.keep_steps:
+        policies.append(checkpoint_managers.CustomSteps(config.keep_steps))
+    if config.keep_every_steps:
+        policies.append(checkpoint_managers.EveryNSteps(config.keep_every_steps))
+    return checkpoint_managers.AnyPreservationPolicy(policies)
 
 
 def read_ranking(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:

@@ -205,7 +205,10 @@ def apply_gradients(
             (params, opt_state),
             (before, state.opt_state),
         )
-        params = sharding.reshard_like(params, state.params)
+        params = jax.tree.map(
+            lambda x, old: jax.reshard(x, jax.typeof(old).sharding.spec),
+            *(params, state.params),
+        )
     bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
     new_state = dataclasses.replace(
         state,

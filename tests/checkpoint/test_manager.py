@@ -11,13 +11,14 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental import multihost_utils
+from orbax.checkpoint.checkpoint_managers import LatestN
 
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import step as step_lib
-from bert_jax.training.saver import Ranking
+from bert_jax.training.saver import Ranking, preservation
 from tests.conftest import make_config, slow, use_mesh
 
 small_config = functools.partial(make_config, model__num_hidden_layers=1)
@@ -41,7 +42,7 @@ def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path):
     use_mesh(4, 1, 1)
     position = Position("corpus", (Skip(0, 4, 3), Skip(1, 0, 2)), rollbacks=1)
     state = new_state(config)()
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(str(tmp_path), LatestN(3))
     checkpoints.save(7, state, config, position)
     checkpoints.close()
     mesh = use_mesh(2, 2, 2)
@@ -105,7 +106,7 @@ def test_a_checkpoint_of_another_model_is_an_error_that_lists_arrays(tmp_path):
 def save_all(workdir, config, losses, ranking=None) -> None:
     """Saves a state for each step of `losses`, after an evaluation if it has one."""
     state, ranking = state_of(config), ranking or Ranking(0)
-    checkpoints = Checkpoints(str(workdir), config.checkpoint, ranking)
+    checkpoints = Checkpoints(str(workdir), preservation(config.checkpoint, ranking))
     for step, loss in losses.items():
         if loss is not None:
             ranking.add(step, 0, {"eval_loss": loss})
@@ -134,7 +135,7 @@ def test_digests_are_written_before_the_commit(tmp_path, monkeypatch):
     """A committed checkpoint has digests at any time."""
     config = small_config()
     state = state_of(config)
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(str(tmp_path), LatestN(3))
     monkeypatch.setattr(integrity, "seal", lambda directory: None)
     checkpoints.save(1, state, config, Position("corpus"))
     checkpoints.wait()
@@ -154,7 +155,7 @@ def test_a_full_disk_is_an_error_with_the_needed_bytes(tmp_path, monkeypatch):
     config = small_config()
     save_all(tmp_path, config, {1: None})
     stale = tmp_path / "checkpoints" / f"2{integrity.UNFINISHED}"
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(str(tmp_path), LatestN(3))
     stale.mkdir()
     used = collections.namedtuple("used", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: used(10**9, 10**9, 4096))
@@ -187,7 +188,7 @@ def test_an_error_of_a_background_save_is_raised(
         raise error
 
     monkeypatch.setattr(integrity, "seal", fail)
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(str(tmp_path), LatestN(3))
     checkpoints.save(1, state_of(config), config, Position("corpus"))
     # Orbax may have raised the error in its own thread before.
     with pytest.raises(kind, match=message):

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint.checkpoint_managers import LatestN
 
 from bert_jax import digests
 from bert_jax.checkpoint import integrity
@@ -29,7 +30,7 @@ def saved(tmp_path_factory):
     use_mesh(1, 1, 1)
     _, init = step_lib.init_state(config)
     state = init()
-    checkpoints = Checkpoints(str(workdir), config.checkpoint)
+    checkpoints = Checkpoints(str(workdir), LatestN(1))
     checkpoints.save(7, state, config, Position("corpus"))
     checkpoints.close()
     return workdir, init, state

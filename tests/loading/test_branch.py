@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint.checkpoint_managers import LatestN
 
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
@@ -167,7 +168,7 @@ def test_a_branch_keeps_the_mean_of_its_source_only_if_it_averages_the_same_step
     params = init().params
     average = jax.tree.map(lambda x: x + 1.0, params)
     state = dataclasses.replace(init(), average=average)
-    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints = Checkpoints(str(tmp_path), LatestN(1))
     checkpoints.save(10, state, config, Position(corpus.sha256))
     checkpoints.close()
     _, found = branch.open_branch(config, corpus).first_state(init, corpus, mesh)

@@ -179,10 +179,6 @@ def _check_config(
             " of this run, or prepare it again with: python -m bert_jax.prepare"
             f" {cli.config_arguments()}"
         )
-    if tokenizer and (size := len(tokenizer.vocab)) != config.tokenizer.vocab_size:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size} must be {size}"
-        )
     if config.tokenizer.vocab_file:
         tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
 
