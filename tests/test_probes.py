@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import jax
 import numpy as np
@@ -67,26 +66,6 @@ def test_evaluate_reports_the_probes_of_the_run(probed):
     arguments = [f"--workdir={workdir}", f"--probes={specs[1]}"]
     one = json.loads(run_well("bert_jax.evaluate", *arguments))
     assert NAMES[0] not in one and one[NAMES[1]] == found[NAMES[1]]
-
-
-@pytest.mark.slow
-def test_a_workdir_without_the_key_is_resumed_and_evaluated(trained, tmp_path):
-    """As runs have written it before there were probes."""
-    workdir = shutil.copytree(trained / "run", tmp_path / "run")
-    config = json.loads((workdir / "config.json").read_text())
-    assert config["eval"].pop("probes") == []
-    (workdir / "config.json").write_text(json.dumps(config))
-    found = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))
-    assert found["step"] == 20 and not any(name in found for name in NAMES)
-    specs = probe_data.specs(tmp_path)
-    shutil.rmtree(workdir / "checkpoints" / "20")
-    arguments = small_run(trained, **SHORT | {"eval.probes": specs})
-    stdout = run_well("bert_jax.train", *arguments, f"--workdir={workdir}")
-    assert "resuming at step 10" in stdout
-    runs.assert_same_bits(workdir, trained / "run", 20)
-    assert [*results(workdir)] == [20]
-    config = json.loads((workdir / "config.json").read_text())
-    assert config["eval"]["probes"] == [*specs]
 
 
 @pytest.mark.slow
