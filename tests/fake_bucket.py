@@ -52,7 +52,8 @@ class Bucket:
         }
 
     def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_):

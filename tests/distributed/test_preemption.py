@@ -26,7 +26,8 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve = server.serve_forever
+    threading.Thread(target=serve, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     yield server
     server.shutdown()
