@@ -8,11 +8,13 @@ then runs `python -m module args` to its end, as a new interpreter would: neithe
 nor TensorFlow has been initialized before.
 """
 
+import atexit
 import gc
 import json
 import os
 import runpy
 import sys
+import threading
 import warnings
 
 import bert_jax
@@ -60,6 +62,22 @@ def fork() -> int:
         return os.fork()
 
 
+def run_to_its_end(module: str) -> None:
+    """Runs a module, and exits without freeing the libraries, which takes 0.2 s."""
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # waits for threads, as an interpreter does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def main() -> None:
     import_libraries()
     gc.freeze()
@@ -68,8 +86,7 @@ def main() -> None:
         pid = fork()
         if pid == 0:
             become(request)
-            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
-            return
+            run_to_its_end(request["module"])
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
