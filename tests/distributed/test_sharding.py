@@ -49,7 +49,7 @@ def over_data(spec):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shard_optimizer", [False, True])
 def test_layout_of_every_parameter_and_moment(name, shard_optimizer):
-    use_mesh(2, 2, 2)
+    mesh = use_mesh(2, 2, 2)
     config = make_config(
         model__num_hidden_layers=1,
         optimizer__name=name,
@@ -57,7 +57,8 @@ def test_layout_of_every_parameter_and_moment(name, shard_optimizer):
         mesh__shard_optimizer=shard_optimizer,
     )
     _, init = step_lib.init_state(config)
-    layouts = {name: x.sharding.spec for name, x in leaves(init()).items()}
+    state = sharding.on_mesh(jax.eval_shape(init), mesh)
+    layouts = {name: x.sharding.spec for name, x in leaves(state).items()}
     norm = {"scale": P(None), "bias": P(None)}
     attention = {"kernel": P("fsdp", "tensor"), "bias": P("tensor")}
     output = {"kernel": P("tensor", "fsdp"), "bias": P(None)}
