@@ -1,6 +1,7 @@
 """Tests of bert_jax.training.optimizer, against NumPy versions in float64."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -115,6 +116,7 @@ def start():
     return {name: random.normal(size=shape) for name, shape in SHAPES.items()}
 
 
+@functools.cache
 def train(config, size):
     """Returns the parameters after all steps, and the optimizer's state."""
     tx, _ = optimizer.make_optimizer(config)
@@ -138,8 +140,10 @@ def assert_near(found, expected, tolerance):
         assert error < tolerance * np.linalg.norm(expected[name]), name
 
 
-@pytest.mark.parametrize("gradient_size", [0.05, 5.0])
-@pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "gradient_size"),
+    [("adamw_bert", 0.05), *((name, 5.0) for name in config_lib.OPTIMIZERS)],
+)
 def test_a_hundred_steps_equal_numpy(name, gradient_size):
     """The gradients are below the clipping norm, or far above it."""
     expected = start()
@@ -183,13 +187,13 @@ def test_a_hundred_steps_against_torch(name):
 
 @pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
 def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
-    params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 1.0)
+    params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 5.0)
     states = jax.tree.leaves(opt_state, is_leaf=lambda x: hasattr(x, "mu"))
     (adam,) = (state for state in states if hasattr(state, "mu"))
     assert {leaf.dtype for leaf in jax.tree.leaves(adam.mu)} == {jnp.dtype("bfloat16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(adam.nu)} == {jnp.dtype("float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    wide, _ = train(run_config(name=name), 1.0)
+    wide, _ = train(run_config(name=name), 5.0)
     moved = {key: np.asarray(wide[key]) - start()[key] for key in SHAPES}
     found = {key: np.asarray(params[key]) - start()[key] for key in SHAPES}
     assert_near(found, moved, 2e-2)
