@@ -107,8 +107,7 @@ def test_other_pairs_and_padding_change_no_bit():
     assert_other_pairs_change_no_bit(by_kernel)
 
 
-@pytest.mark.parametrize(
-    ("mesh_shape", "length"), [((1, 2, 2), 128), slow((2, 2, 1), 256)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh_shape", "length"), [((1, 2, 2), 128), ((2, 2, 1), 256)])
 def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape, length):
     assert_same_on_mesh(by_kernel, mesh_shape, length, ROUNDING)

@@ -34,7 +34,9 @@ def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
     return attention_tpu.attend(q, k, v, ids[:, ::order], ids, seed, options)
 
 
-@pytest.mark.parametrize("head_dim", attention_tpu.HEAD_DIMS)
+@pytest.mark.parametrize(
+    "head_dim", [n if n == 64 else slow(n) for n in attention_tpu.HEAD_DIMS]
+)
 @pytest.mark.parametrize("rate", [slow(0.0), 0.1])
 def test_kernels_equal_einsums(head_dim, rate):
     *arrays, ids = inputs()

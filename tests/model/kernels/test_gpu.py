@@ -17,7 +17,7 @@ from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.model.kernels import gelu_gpu, gpu, norm_gpu
 from bert_jax.training import losses
 from bert_jax.training import step as step_lib
-from tests.conftest import make_batch, make_config, use_mesh
+from tests.conftest import make_batch, make_config, slow, use_mesh
 
 H100 = "NVIDIA H100 80GB HBM3"
 BFLOAT16 = jnp.dtype(jnp.bfloat16)
@@ -116,7 +116,7 @@ def lowered_for_h100(config) -> str:
     return lowered.as_text()
 
 
-@pytest.mark.parametrize("length", [64, 256])
+@pytest.mark.parametrize("length", [64, slow(256)])
 def test_train_step_for_an_h100_has_seven_kernels_in_each_layer(length):
     """One of attention and two of norms each way, and one of the GELU.
 
