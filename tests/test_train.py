@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bert_jax.monitoring import goodput
-from tests.commands import error_of, run, run_until, run_well, small_run, write_text
+from tests.commands import error_of, run_until, run_well, small_run, write_text
 from tests.conftest import TRAINED
 from tests.runs import assert_same_bits, lines
 
@@ -84,13 +84,6 @@ def test_an_invalid_config_is_one_line_and_writes_nothing(
     error = error_of("bert_jax.train", *arguments, devices=8)
     assert error.startswith("error: ") and message in error
     assert not list(tmp_path.iterdir())
-
-
-def test_a_workdir_of_another_run_is_an_error(trained):
-    config = small_run(trained, **TRAINED, **{"optimizer.learning_rate": 0.5})
-    result = run("bert_jax.train", *config, f"--workdir={trained / 'run'}")
-    assert result.returncode == 2
-    assert "config.optimizer.learning_rate=0.5" in result.stderr
 
 
 # ---------------------------------------------------------------------- streamed text
