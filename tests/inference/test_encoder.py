@@ -1,6 +1,7 @@
 """The API for features: results equal those of transformers, and errors are clear."""
 
 import dataclasses
+import functools
 import gc
 import inspect
 import weakref
@@ -53,6 +54,12 @@ def load(directory, **changes):
     return inference.load(directory, **{"max_length": 16, "batch_size": 4} | changes)
 
 
+@functools.cache
+def shared(directory):
+    """Returns a model whose programs are compiled once for several tests."""
+    return load(directory)
+
+
 def their_states(directory, features):
     """Returns the hidden states [E, T, D] that transformers computes for one text."""
     torch = pytest.importorskip("torch")
@@ -99,7 +106,7 @@ def test_every_combination_of_layers_equals_transformers(layers, directory):
 
 
 def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):
-    model = load(directory)
+    model = shared(directory)
     tokens = model.features(TEXTS, pooling="none")
     for pooling, of_tokens in (
         ("mean", lambda values: values.mean(axis=0)),
@@ -125,7 +132,7 @@ def test_features_do_not_depend_on_other_texts(directory):
 
 
 def test_tokens_have_character_offsets(directory):
-    pair, _, empty, *_ = load(directory).features(TEXTS, pooling="none")
+    pair, _, empty, *_ = shared(directory).features(TEXTS, pooling="none")
     tokens = [TOKENIZER.vocab[i] for i in pair.ids]
     assert tokens == "[CLS] b ##a ##d c ##a ##b [SEP] d ##e ##a ##f [SEP]".split()
     assert pair.starts.tolist() == [0, 0, 1, 2, 4, 5, 6, 0, 0, 1, 2, 3, 0]
@@ -148,14 +155,16 @@ def test_words_have_the_features_of_their_first_tokens(directory):
 
 
 def test_texts_and_tokens_are_counted_over_all_calls(directory):
-    model = load(directory)
+    model = shared(directory)
+    num_truncated, num_tokens = model.num_truncated, model.num_tokens
     counts: list[int] = []
     model.features(TEXTS, on_batch=counts.append)
     model.features(TEXTS, pooling="cls")
     assert counts == [4, 2]
-    assert model.num_truncated == 4  # two texts in each call
+    assert model.num_truncated == num_truncated + 4  # two texts in each call
     tokens = model.features(TEXTS, pooling="none")
-    assert model.num_tokens == 3 * sum(len(features.ids) for features in tokens)
+    num_ids = sum(len(features.ids) for features in tokens)
+    assert model.num_tokens == num_tokens + 3 * num_ids
 
 
 def test_programs_are_released_with_their_model(directory):
@@ -227,7 +236,7 @@ def test_options_are_checked_before_a_model_is_read(load):
 
 
 def test_invalid_arguments_of_features_are_errors(directory, tmp_path):
-    model = load(directory)
+    model = shared(directory)
     with pytest.raises(TypeError, match="not the string 'hello'"):
         model.features("hello")
     for options, message in (
