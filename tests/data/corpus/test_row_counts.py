@@ -37,8 +37,9 @@ def mixed():
     return documents, row_counts.count(documents)
 
 
-@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1])
-@pytest.mark.parametrize("length", [90, 128, 512])
+@pytest.mark.parametrize(
+    ("length", "short_seq_prob"), [(90, 0.1), (128, 0.1), (512, 0.1), (128, 0.0)]
+)
 @pytest.mark.parametrize(
     "next_sentence, per_row", [(True, 1), (False, 1), (True, 6), (False, 8)]
 )
