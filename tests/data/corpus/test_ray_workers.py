@@ -7,8 +7,6 @@ import time
 
 import psutil
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 from bert_jax import storage
 from bert_jax.data.corpus import build, ray_workers
@@ -31,6 +29,9 @@ ray = pytest.importorskip("ray")
 @pytest.fixture(scope="module")
 def bucket():
     """The URL of a bucket of S3 that this process and the cluster can use."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     with pytest.MonkeyPatch.context() as patch:
