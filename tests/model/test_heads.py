@@ -14,15 +14,14 @@ from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
 from bert_jax.model.dropout import DropoutKey, row_indices
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 from tests.finetuning import tuned
 
 F32 = jnp.dtype(jnp.float32)
 # The dual encoder is compared in interop/test_sentence_transformers.py.
 every_kind = pytest.mark.parametrize("kind", sorted(TASKS.keys() - {"similarity"}))
-every_module = pytest.mark.parametrize(
-    "kind", sorted(TASKS.keys() - {"regression", "multi_label"})
-)
+MODULES = TASKS.keys() - {"regression", "multi_label"}
+every_module = pytest.mark.parametrize("kind", sorted(MODULES))
 # These biases add the same number to every input of a softmax, so their gradients are
 # rounding errors.
 NO_GRADIENT = {
@@ -141,7 +140,10 @@ def test_dropout_depends_on_the_key_and_applies_to_the_head(kind):
     assert (np.abs(first - without).max() > 1e-3) == differs
 
 
-@every_module
+@pytest.mark.parametrize(
+    "kind",
+    [x if x in ("similarity", "tagging") else slow(x) for x in sorted(MODULES)],
+)
 def test_padding_does_not_change_logits_of_real_tokens(kind):
     _, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)

@@ -11,6 +11,7 @@ from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.data.tokenizers import wordpiece as wordpiece_lib
 from bert_jax.errors import ConfigError
+from tests.conftest import slow
 
 SPECIAL = list(tokenizers.SPECIAL_TOKENS)
 
@@ -154,7 +155,7 @@ def test_hard_cases_equal_the_slow_reference(lowercase):
             assert found == reference(tokenizer, text), ascii(text)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("lowercase", [True, slow(False)])
 def test_every_character_is_dropped_kept_or_split_at_as_in_the_reference(lowercase):
     """Tests all characters, but only every 89th letter or unassigned character."""
     tokenizer = wordpiece("a", "##b", "b", lowercase=lowercase)
