@@ -328,6 +328,14 @@ def train(directory: pathlib.Path) -> None:
     (directory / "stdout").write_text(stdout)
 
 
+@pytest.fixture(scope="session")
+def newest(trained):
+    """The newest checkpoint of the run in `trained`, opened on eight devices."""
+    from bert_jax.loading import trained_run
+
+    return trained_run.open_run(str(trained / "run"), None)
+
+
 @pytest.fixture
 def source(tmp_path):
     """A directory with an exported model, and its weights by name."""

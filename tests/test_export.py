@@ -20,11 +20,6 @@ from tests.conftest import slow
 from tests.interop.test_huggingface_write import LINES
 
 
-@pytest.fixture(scope="module")
-def newest(trained):
-    return run_lib.open_run(str(trained / "run"), None)
-
-
 @pytest.fixture
 def opened(newest):
     """The newest checkpoint, on its mesh."""

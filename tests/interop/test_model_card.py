@@ -4,15 +4,7 @@ import dataclasses
 import json
 import shutil
 
-import pytest
-
 from bert_jax.interop import model_card
-from bert_jax.loading import trained_run as run_lib
-
-
-@pytest.fixture(scope="module")
-def opened(trained):
-    return run_lib.open_run(str(trained / "run"), None)
 
 
 def write(opened, workdir, directory, format_name="huggingface", dtype="float32"):
@@ -28,8 +20,8 @@ def write(opened, workdir, directory, format_name="huggingface", dtype="float32"
     return (directory / "README.md").read_text()
 
 
-def test_card_has_config_data_and_metrics(opened, trained, tmp_path):
-    card = write(opened, trained / "run", tmp_path)
+def test_card_has_config_data_and_metrics(newest, trained, tmp_path):
+    card = write(newest, trained / "run", tmp_path)
     line = [json.loads(x) for x in (trained / "run/metrics.jsonl").open()][-1]
     assert f"| eval_masked_lm_loss | {line['eval_masked_lm_loss']:.4f} |" in card
     manifest = json.loads((trained / "corpus/manifest.json").read_text())
@@ -39,48 +31,48 @@ def test_card_has_config_data_and_metrics(opened, trained, tmp_path):
     assert json.loads(block) == json.loads((trained / "run/config.json").read_text())
 
 
-def test_card_of_averaged_weights_says_so(opened, trained, tmp_path):
-    optimizer = dataclasses.replace(opened.config.optimizer, average_steps=5)
-    config = dataclasses.replace(opened.config, optimizer=optimizer)
-    card = write(dataclasses.replace(opened, config=config), trained / "run", tmp_path)
+def test_card_of_averaged_weights_says_so(newest, trained, tmp_path):
+    optimizer = dataclasses.replace(newest.config.optimizer, average_steps=5)
+    config = dataclasses.replace(newest.config, optimizer=optimizer)
+    card = write(dataclasses.replace(newest, config=config), trained / "run", tmp_path)
     assert "The weights are the mean of those after its last 5 steps." in card
 
 
-def test_card_starts_with_front_matter(opened, trained, tmp_path):
-    card = write(opened, trained / "run", tmp_path)
+def test_card_starts_with_front_matter(newest, trained, tmp_path):
+    card = write(newest, trained / "run", tmp_path)
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
-    assert "library_name" not in write(opened, trained / "run", tmp_path, "google")
+    assert "library_name" not in write(newest, trained / "run", tmp_path, "google")
 
 
-def test_metrics_of_later_steps_are_not_in_the_card(opened, trained, tmp_path):
+def test_metrics_of_later_steps_are_not_in_the_card(newest, trained, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     shutil.copy(trained / "run/metrics.jsonl", workdir)
     with (workdir / "metrics.jsonl").open("a") as file:
         later = {"step": 21, "eval_masked_lm_loss": 0.125}
         file.write(json.dumps(later) + "\n")
-    assert "0.1250" not in write(opened, workdir, tmp_path)
+    assert "0.1250" not in write(newest, workdir, tmp_path)
     (workdir / "metrics.jsonl").unlink()
     assert "There was no evaluation up to this step." in write(
-        opened, workdir, tmp_path
+        newest, workdir, tmp_path
     )
 
 
-def test_card_lists_limitations_of_the_model(opened, trained, tmp_path):
+def test_card_lists_limitations_of_the_model(newest, trained, tmp_path):
     def changed(**changes):
-        config = dataclasses.replace(opened.config, **changes)
-        return dataclasses.replace(opened, config=config)
+        config = dataclasses.replace(newest.config, **changes)
+        return dataclasses.replace(newest, config=config)
 
     data = dataclasses.replace(
-        opened.config.data, next_sentence=False, sources=("a|b",)
+        newest.config.data, next_sentence=False, sources=("a|b",)
     )
     card = write(changed(data=data, init_from="other"), trained / "run", tmp_path)
     assert "next-sentence head are untrained" in card and "`a&#124;b`" in card
     assert "from the weights in `other`" in card and "random weights" not in card
-    card = write(opened, trained / "run", tmp_path, "google")
+    card = write(newest, trained / "run", tmp_path, "google")
     assert "--do_lower_case=True" in card and "untrained" not in card
     assert "random weights" in card and "erf form" not in card
-    model = dataclasses.replace(opened.config.model, hidden_act="gelu")
+    model = dataclasses.replace(newest.config.model, hidden_act="gelu")
     card = write(changed(model=model), "none", tmp_path, "google", "bfloat16")
     assert "The weights here are bfloat16." in card
     assert "erf form" in card and "cannot load them" in " ".join(card.split())

@@ -12,7 +12,6 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
 from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
-from bert_jax.loading import trained_run as run_lib
 from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
@@ -135,13 +134,11 @@ def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
         model_lib.read_encoder(str(tmp_path))
 
 
-def test_encoder_is_read_from_a_workdir(trained):
-    use_mesh(1, 1, 1)
-    run = run_lib.open_run(str(trained / "run"), None)
+def test_encoder_is_read_from_a_workdir(newest, trained):
     found = model_lib.read_encoder(str(trained / "run"))
-    assert_same(found.arrays, of_the_encoder(parameters.by_name(run.params)))
-    assert found.tokenizer == run.corpus.tokenizer
-    assert found.config == run.config.model
+    assert_same(found.arrays, of_the_encoder(parameters.by_name(newest.params)))
+    assert found.tokenizer == newest.corpus.tokenizer
+    assert found.config == newest.config.model
 
 
 def test_padding_of_the_token_table_is_dropped(source):

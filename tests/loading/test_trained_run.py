@@ -8,12 +8,11 @@ from bert_jax.loading import trained_run as run_lib
 from tests.conftest import make_config
 
 
-def test_run_opens_on_as_many_devices_as_divide_its_batch(trained):
+def test_run_opens_on_as_many_devices_as_divide_its_batch(newest, trained):
     """The run was trained on one device; here are eight, and 16 rows in a batch."""
-    run = run_lib.open_run(str(trained / "run"), None)
-    assert (run.step, run.phase_index) == (20, 0)
-    assert run.mesh.size == 8
-    assert run.config == workdir.read_config(str(trained / "run"))
+    assert (newest.step, newest.phase_index) == (20, 0)
+    assert newest.mesh.size == 8
+    assert newest.config == workdir.read_config(str(trained / "run"))
 
 
 def test_missing_or_unfinished_corpus_is_an_error(tmp_path):
