@@ -140,6 +140,11 @@ def run_code(code: str, *args: str, **environment: str) -> subprocess.CompletedP
     return capture(*command, env=ENV | environment, timeout=LIMIT_SECS)
 
 
+def run_program(code: str) -> subprocess.CompletedProcess:
+    """Runs Python code in a fork that has imported the libraries."""
+    return run("tests.code", textwrap.dedent(code))
+
+
 def flip(path: str | pathlib.Path, bit: int | None = None) -> None:
     """Flips one bit of a file: one in its middle, unless given."""
     path = pathlib.Path(path)

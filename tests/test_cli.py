@@ -9,7 +9,7 @@ import pytest
 
 import bert_jax
 from bert_jax import cli, errors
-from tests.commands import ROOT, error_of, run, run_code, run_well, start
+from tests.commands import ROOT, error_of, run, run_code, run_program, run_well, start
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_an_error_exits_without_waiting_for_other_threads(raised, code, message)
             raise {raised}
         cli.run_and_leave(main, "")
     """
-    result = run_code(program)
+    result = run_program(program)
     assert (result.returncode, result.stdout) == (code, "printed before\n")
     assert result.stderr.endswith(message)
     assert ("Traceback" in result.stderr) == (code == 1)
@@ -229,7 +229,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector():
             print("swallowed")
         cli.run(main, "")
     """
-    result = run_code(program)
+    result = run_program(program)
     assert (result.returncode, result.stdout) == (130, "went on\n")
     assert result.stderr == "stopped\n"
 

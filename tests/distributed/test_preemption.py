@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from bert_jax.distributed import preemption
-from tests.commands import run_code
+from tests.commands import run_program
 
 ANSWERS: dict[str, tuple[int, bytes]] = {}
 
@@ -79,6 +79,6 @@ def test_ignored_ctrl_c_stays_ignored():
             time.sleep(0.2)
             print(function.__name__)
     """
-    result = run_code(program)
+    result = run_program(program)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[-1] == "restore_ctrl_c" and not result.stderr

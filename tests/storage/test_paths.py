@@ -18,7 +18,7 @@ from bert_jax.finetuning.tasks import TASKS
 from bert_jax.loading import branch
 from bert_jax.loading import source as loading
 from tests import probe_data
-from tests.commands import ROOT, run_code
+from tests.commands import ROOT, run_program
 from tests.conftest import make_config
 
 HOME, ROOTS_HOME = (str(pathlib.Path(x).expanduser()) for x in ("~", "~root"))
@@ -182,4 +182,4 @@ def test_flags_of_paths_are_normal_when_a_command_reads_them():
         sys.argv = ["command", "--output=~root/a/"]
         cli.run(lambda: print(flag.value), "")
     """
-    assert run_code(program).stdout == f"{ROOTS_HOME}/a\n"
+    assert run_program(program).stdout == f"{ROOTS_HOME}/a\n"
