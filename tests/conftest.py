@@ -87,6 +87,8 @@ LONGEST = """
     test_finetune test_build test_tuning_parity test_step test_notebook test_ray_workers
     test_check test_hlo test_pipeline test_divergence test_parity test_probes
     test_fuzzed_corpus test_kills test_speedrun test_full_disk test_minilm test_manager
+    test_trackers test_stopping test_attention_tpu test_attention_gpu test_gpu
+    test_tuned test_encoder test_optimizer test_cli test_predict test_train
 """.split()
 
 

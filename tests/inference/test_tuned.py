@@ -108,11 +108,10 @@ def test_words_have_the_tags_of_transformers(tmp_path):
         assert row["tags"] == labels[ids_C.argmax(-1)[1 : count - 1]].tolist()
 
 
-@pytest.mark.parametrize("threshold, is_empty", [(-1e9, True), (1e9, False)])
-def test_a_question_may_have_no_answer(threshold, is_empty, tmp_path):
-    model = load(tmp_path, "question_answering", null_threshold=threshold)
+def test_a_question_may_have_no_answer(tmp_path):
+    model = load(tmp_path, "question_answering", null_threshold=-1e9)
     rows = model.predict(KIND_INPUTS["question_answering"])
-    assert [row["answer"] == "" for row in rows] == [is_empty] * 2
+    assert [row["answer"] for row in rows] == ["", ""]
 
 
 def test_settings_of_the_model_apply_unless_given(tmp_path):
