@@ -1,5 +1,6 @@
 """Tests of bert_jax.training.compilation."""
 
+import dataclasses
 from concurrent import futures
 
 import jax
@@ -20,14 +21,10 @@ from tests.conftest import make_batch, make_config, use_mesh
 def two_phases():
     config = make_config()
     first = config.phases[0]
-    second = type(first)(
-        num_steps=5,
-        sequence_length=32,
-        global_batch_size=16,
-        max_predictions=6,
-        max_sequences_per_row=1,
+    second = dataclasses.replace(
+        first, num_steps=5, sequence_length=32, global_batch_size=16, max_predictions=6
     )
-    return type(config)(**vars(config) | {"phases": (first, second)})
+    return dataclasses.replace(config, phases=(first, second))
 
 
 def make_step(config):
@@ -53,7 +50,7 @@ def test_each_phase_is_compiled_while_the_one_before_it_runs():
         np.testing.assert_array_equal(a, b)
         assert a.sharding == b.sharding
     second = compiled.get(1)
-    batch = make_batch(type(config)(**vars(config) | {"phases": config.phases[1:]}))
+    batch = make_batch(dataclasses.replace(config, phases=config.phases[1:]))
     state, _ = second(found, sharding.place_batch(batch, mesh))
     assert int(state.step) == 2
 
