@@ -19,6 +19,7 @@ BUSY = (
 )
 
 
+@pytest.mark.slow
 def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
     result = run(
@@ -81,10 +82,13 @@ def test_busy_tpu_error_names_the_process(monkeypatch):
         raise RuntimeError(BUSY)
 
     monkeypatch.setattr(jax, "default_backend", refuse)
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     with pytest.raises(ConfigError) as error:
         devices.open_devices()
-    assert "already in use by process with pid 176028" in str(error.value)
-    assert "JAX_PLATFORMS=''" not in str(error.value)
+    text = str(error.value)
+    assert text.startswith("JAX_PLATFORMS=tpu but its devices cannot be opened")
+    assert "already in use by process with pid 176028" in text
+    assert "set JAX_PLATFORMS=cpu" in text and "JAX_PLATFORMS=''" not in text
 
 
 CUDA = "jax_plugins.xla_cuda13"
