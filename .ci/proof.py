@@ -135,6 +135,8 @@ def exported(directory: pathlib.Path) -> str:
     for command in (
         f"train --config=tiny --workdir={run} --config.phases[0].num_steps=60"
         " --config.phases[1].num_steps=40 --config.optimizer.warmup_steps=5"
+        " --config.optimizer.name=adamw_bert --config.optimizer.learning_rate=2e-3"
+        " --config.optimizer.beta1=0.9 --config.optimizer.weight_decay=0.01"
         f" --config.data.sources=('jsonl:{directory}/text.jsonl#text',)"
         f" --config.data.corpus_dir={run}-corpus --config.tokenizer.vocab_size=600",
         f"export --workdir={run} --output={run}-exported",

@@ -187,7 +187,6 @@ MORE: dict[str, str | Callable[[Any], str]] = {
     "largest_difference": "vectors differ by at most {:g}",
     "max_length": "at most {} tokens",
     "by_state": lambda values: "embeddings, then layers: " + _join(values, ".1e"),
-    "unigram_entropy": "entropy of word frequencies {}",
     "terms": lambda values: ", ".join(f"{k} {v}" for k, v in values.items()),
 }
 # Benchmarks whose values have all digits.

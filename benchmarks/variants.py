@@ -31,6 +31,8 @@ def get_config(variant: str = "faithful") -> ml_collections.ConfigDict:
         raise ConfigError(f"variant {variant!r} is not one of {known}")
     config = tiny.get_config()
     config.model.max_position_embeddings = LENGTH
+    adamw = {"name": "adamw_bert", "beta1": 0.9, "weight_decay": 0.01}
+    config.optimizer.update(adamw, learning_rate=2e-3)
     for change in VARIANTS[variant]:
         change(config)
     return config
@@ -44,11 +46,10 @@ def follow_base(config: ml_collections.ConfigDict) -> None:
     config.model.attention_probs_dropout_prob = 0.1
     config.phases = config.phases[-1:]
     (phase,) = config.phases
-    phase.num_steps = 1000
+    phase.num_steps = config.eval.every_steps = 1000
     phase.sequence_length = LENGTH
     phase.global_batch_size = 14
     phase.max_predictions = 20
-    config.eval.every_steps = phase.num_steps
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule = "constant"
     config.optimizer.schedule_by_phase = False
