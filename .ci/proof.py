@@ -3,8 +3,8 @@
     python .ci/proof.py [--base=COMMIT]
 
 Compares, on the same text and machine, batches of four configs at three steps and the
-exported weights of a short run of configs/tiny.py. A change that alters one of them on
-purpose moves BASE, and says so in CHANGELOG.md.
+exported weights of a short run of configs/tiny.py with AdamW. A change that alters one
+of them on purpose moves BASE, and says so in CHANGELOG.md.
 """
 
 import argparse

@@ -10,9 +10,8 @@ configs/base.py, "modern" those of configs/base_modern.py, and each other varian
 without the next-sentence loss, as the "keras" peer is. The learning rate is constant
 after warmup: the loss after a step then does not depend on the length of the run.
 
-"start" trains the weights from which all of them continue, with the phases of
-configs/tiny.py, rows of 16 and then 64 tokens: in longer rows alone, a model of this
-size stays long on the plateau at the unigram entropy.
+"start" trains the weights from which all continue, in rows of 16 and then 64 tokens as
+configs/tiny.py: in longer rows alone, the loss stays long at the unigram entropy.
 """
 
 from collections.abc import Callable
@@ -31,8 +30,9 @@ def get_config(variant: str = "faithful") -> ml_collections.ConfigDict:
         raise ConfigError(f"variant {variant!r} is not one of {known}")
     config = tiny.get_config()
     config.model.max_position_embeddings = LENGTH
-    adamw = {"name": "adamw_bert", "beta1": 0.9, "weight_decay": 0.01}
-    config.optimizer.update(adamw, learning_rate=2e-3)
+    config.optimizer.update(
+        name="adamw_bert", beta1=0.9, weight_decay=0.01, learning_rate=2e-3
+    )
     for change in VARIANTS[variant]:
         change(config)
     return config

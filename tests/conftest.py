@@ -81,7 +81,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
-# Files that take minutes start first, so that the end of a test run is not idle.
+# Files that take longest start first, so that the end of a test run is not idle.
 LONGEST = """
     test_bucket test_interruption test_benchmarks test_resume_matrix test_local
     test_finetune test_build test_tuning_parity test_step test_notebook test_ray_workers
@@ -331,11 +331,13 @@ def train(directory: pathlib.Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def newest(trained):
+def newest(trained, first_mesh):
     """The newest checkpoint of the run in `trained`, opened on eight devices."""
     from bert_jax.loading import trained_run
 
-    return trained_run.open_run(str(trained / "run"), None)
+    opened = trained_run.open_run(str(trained / "run"), None)
+    jax.set_mesh(first_mesh)
+    return opened
 
 
 @pytest.fixture

@@ -53,7 +53,9 @@ class Bucket:
 
     def __enter__(self):
         serve = self._server.serve_forever
-        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
+        threading.Thread(
+            target=serve, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_):

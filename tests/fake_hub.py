@@ -77,7 +77,9 @@ class Hub:
 
     def __enter__(self):
         serve = self._server.serve_forever
-        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
+        threading.Thread(
+            target=serve, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_):

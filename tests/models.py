@@ -53,6 +53,10 @@ def tensors_of(directory):
     return safetensors.numpy.load_file(directory / "model.safetensors")
 
 
+def encoder_of(arrays):
+    return {name: array for name, array in arrays.items() if name.startswith("bert.")}
+
+
 def assert_same(found, expected):
     assert found.keys() == expected.keys()
     for name in expected:

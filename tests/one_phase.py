@@ -1,6 +1,6 @@
 """Reduces configs/tiny.py to one phase and one schedule.
 
-Mask rate, first weights and optimizer are those of the released BERT.
+Mask rate, first weights and name of the optimizer are those of the released BERT.
 """
 
 import ml_collections
@@ -12,8 +12,9 @@ def get_config() -> ml_collections.ConfigDict:
     config = tiny.get_config()
     config.phases = config.phases[-1:]
     config.optimizer.schedule_by_phase = False
-    adamw = {"name": "adamw_bert", "beta1": 0.9, "weight_decay": 0.01}
-    config.optimizer.update(adamw, learning_rate=2e-3)
+    config.optimizer.update(
+        name="adamw_bert", beta1=0.9, weight_decay=0.01, learning_rate=2e-3
+    )
     config.data.masked_lm_prob = 0.15
     config.model.initializer_range = 0.02
     return config

@@ -80,7 +80,7 @@ class Checkpoints:
         workdir: str,
         kept: checkpoint_managers.PreservationPolicy | None = None,
     ):
-        """Opens the workdir's checkpoints, read-only without a policy."""
+        """Opens the checkpoints of a workdir, read-only without a policy for them."""
         self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one

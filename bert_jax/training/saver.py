@@ -76,7 +76,7 @@ class Ranking:
 def preservation(
     config: CheckpointConfig, ranking: Ranking
 ) -> checkpoint_managers.PreservationPolicy:
-    """Returns which checkpoints are kept: those of the config, and of the ranking."""
+    """Returns the policy that keeps the checkpoints of the config and the ranking."""
     policies: list[Any] = [checkpoint_managers.LatestN(config.keep), ranking]
     if config.keep_steps:
         policies.append(checkpoint_managers.CustomSteps(config.keep_steps))

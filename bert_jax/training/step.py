@@ -205,10 +205,8 @@ def apply_gradients(
             (params, opt_state),
             (before, state.opt_state),
         )
-        params = jax.tree.map(
-            lambda x, old: jax.reshard(x, jax.typeof(old).sharding.spec),
-            *(params, state.params),
-        )
+        specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, state.params)
+        params = jax.reshard(params, specs)
     bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
     new_state = dataclasses.replace(
         state,

@@ -27,7 +27,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
     serve = server.serve_forever
-    threading.Thread(target=serve, args=(0.02,), daemon=True).start()
+    threading.Thread(target=serve, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     yield server
     server.shutdown()

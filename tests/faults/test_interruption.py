@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bert_jax.checkpoint import integrity
-from tests.commands import error_of, run, run_well, small_run, start, write_text
+from tests.commands import ROOT, error_of, run, run_well, small_run, start, write_text
 from tests.distributed import test_preemption
 from tests.runs import assert_same_bits, assert_same_metrics, exact_lines, lines
 
@@ -57,20 +57,12 @@ def test_ctrl_c_saves_and_the_same_command_resumes(text, straight, tmp_path):
 
 def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
     """Returns exit code and output of a run whose second phase never compiles."""
-    (tmp_path / "two_phases.py").write_text(
-        "import copy\n"
-        "from tests import one_phase\n"
-        "def get_config():\n"
-        "    config = one_phase.get_config()\n"
-        "    config.phases += copy.deepcopy(config.phases)\n"
-        "    return config\n"
-    )
     phase = {"sequence_length": 16, "max_predictions": 3, "num_steps": LAST}
     changes = {f"phases[1].{name}": value for name, value in phase.items()}
     changes["checkpoint.every_steps"] = 20
     process = start(
         "tests.faults.faulty_train",
-        f"--config={tmp_path}/two_phases.py",
+        f"--config={ROOT}/tests/two_phases.py",
         *arguments(text, tmp_path, **changes)[1:],
         COMPILE_FOREVER="1",
         **fault,

@@ -18,7 +18,7 @@ from bert_jax.loading import source, trained_run
 from bert_jax.model import parameters
 from bert_jax.training import evaluation
 from launch.local import free_port
-from tests.commands import run, small_run, start, write_text
+from tests.commands import ROOT, run, small_run, start, write_text
 from tests.runs import assert_same_bits, assert_same_metrics, lines
 
 pytestmark = pytest.mark.slow
@@ -38,15 +38,6 @@ CASES = [
 def text(tmp_path_factory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("text")
     write_text(directory / "documents.txt", 100)
-    (directory / "two_phases.py").write_text(
-        "import ml_collections\n"
-        "from tests import one_phase\n"
-        "def get_config():\n"
-        "    config = one_phase.get_config()\n"
-        "    second = ml_collections.ConfigDict(config.phases[0].to_dict())\n"
-        "    config.phases = (config.phases[0], second)\n"
-        "    return config\n"
-    )
     return directory
 
 
@@ -71,7 +62,7 @@ def arguments(text: pathlib.Path, workdir: pathlib.Path) -> list[str]:
         "eval.every_steps": 25,
         "log_every_steps": 7,  # a line has steps before and after a stop
     }
-    config = f"--config={text / 'two_phases.py'}"
+    config = f"--config={ROOT}/tests/two_phases.py"
     return [config, *small_run(text, **values)[1:], f"--workdir={workdir}"]
 
 

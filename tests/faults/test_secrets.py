@@ -68,6 +68,7 @@ def test_no_secret_is_written_or_printed(tmp_path):
         for number, command in enumerate(commands):
             result = run(*command, **SECRETS)
             assert result.returncode == (2 if number == 6 else 0), result.stderr
+            assert number < 6 or "config.seed=7" in result.stderr
             assert CANARY not in result.stdout + result.stderr
     finally:
         stop.set()

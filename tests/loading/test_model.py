@@ -22,6 +22,7 @@ from tests.models import (
     assert_same,
     change_json,
     change_tensors,
+    encoder_of,
     keep_only_vocab_txt,
     tensors_of,
 )
@@ -110,14 +111,10 @@ def test_invalid_tokenizer_is_an_error(tmp_path):
         model_lib.read_encoder(str(tmp_path))
 
 
-def of_the_encoder(arrays):
-    return {name: a for name, a in arrays.items() if name.startswith("bert.")}
-
-
 def test_encoder_is_read_from_a_hugging_face_directory(source):
     directory, arrays = source
     found = model_lib.read_encoder(str(directory))
-    assert_same(found.arrays, of_the_encoder(arrays))
+    assert_same(found.arrays, encoder_of(arrays))
     assert found.config == make_config().model
     assert found.tokenizer == TOKENIZER and not found.notes
 
@@ -128,7 +125,7 @@ def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
     config = make_config(init_from=str(tmp_path))
     weights = init_from.read(init_from.open_source(config), config, TOKENIZER)
     found = model_lib.read_encoder(str(tmp_path), True)
-    assert_same(found.arrays, of_the_encoder(weights.arrays))
+    assert_same(found.arrays, encoder_of(weights.arrays))
     assert found.config == config.model and found.tokenizer == TOKENIZER
     with pytest.raises(ConfigError, match="add --lowercase=true or --lowercase=false"):
         model_lib.read_encoder(str(tmp_path))
@@ -136,7 +133,7 @@ def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
 
 def test_encoder_is_read_from_a_workdir(newest, trained):
     found = model_lib.read_encoder(str(trained / "run"))
-    assert_same(found.arrays, of_the_encoder(parameters.by_name(newest.params)))
+    assert_same(found.arrays, encoder_of(parameters.by_name(newest.params)))
     assert found.tokenizer == newest.corpus.tokenizer
     assert found.config == newest.config.model
 
@@ -201,7 +198,7 @@ def test_prefix_of_a_wrapper_is_dropped(source, prefix, bert):
     }
     safetensors.numpy.save_file(renamed, directory / "model.safetensors")
     found = model_lib.read_encoder(str(directory))
-    assert_same(found.arrays, of_the_encoder(arrays))
+    assert_same(found.arrays, encoder_of(arrays))
     two = renamed | {f"other.{name}": array for name, array in renamed.items()}
     safetensors.numpy.save_file(two, directory / "model.safetensors")
     with pytest.raises(ConfigError, match=f"several encoders, named .*{prefix}"):

@@ -6,7 +6,7 @@ from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from tests.models import assert_same, tensors_of
+from tests.models import assert_same, encoder_of, tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
 
@@ -49,10 +49,6 @@ def test_a_model_on_the_hub_is_read_from_its_cache(source, hub, tmp_path, monkey
     with pytest.raises(ConfigError, match="^--model=owner/bart does not exist; use"):
         model_lib.read_encoder("owner/bart")
     assert len(hub.requests) == num_requests
-
-
-def encoder_of(arrays):
-    return {name: array for name, array in arrays.items() if name.startswith("bert.")}
 
 
 def test_pickles_on_the_hub_are_refused_with_the_conversion(hub):

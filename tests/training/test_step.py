@@ -464,10 +464,20 @@ def test_gradients_of_kernels_have_gradient_reduction_dtype(changes, dtype):
     assert found == {{"float32": "f32", "bfloat16": "bf16"}[dtype]}
 
 
-@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
-def test_the_abstract_state_is_that_of_the_initial_state(mesh_shape):
+@pytest.mark.parametrize(
+    ("mesh_shape", "name"),
+    [
+        ((1, 1, 1), "adamw_bert"),
+        ((2, 2, 2), "adamw_bert"),
+        slow((2, 2, 2), "lamb"),
+        slow((2, 2, 2), "muon"),
+    ],
+)
+def test_the_abstract_state_is_that_of_the_initial_state(mesh_shape, name):
     """Otherwise a step compiled for it would refuse the state, or reshard it."""
-    config = make_config(mesh__shard_optimizer=True, model__num_hidden_layers=1)
+    config = make_config(
+        mesh__shard_optimizer=True, model__num_hidden_layers=1, optimizer__name=name
+    )
     mesh = use_mesh(*mesh_shape)
     init, _, _ = make_steps(config)
     found, state = sharding.on_mesh(jax.eval_shape(init), mesh), init()

@@ -9,6 +9,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tables import Table
 from bert_jax.finetuning.tasks import similarity
 from tests.conftest import use_mesh
+from tests.finetuning.tasks.test_tasks import log_softmax
 
 
 def test_similarity_is_a_cosine_from_0_to_1():
@@ -19,10 +20,6 @@ def test_similarity_is_a_cosine_from_0_to_1():
     assert similarity.read_pairs(table, ("a", "b"), "", 5.0).labels is None
     with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be betw"):
         similarity.read_pairs(table, ("a", "b"), "label", 2.0)
-
-
-def log_softmax(x):
-    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
 def pairs_of_unit_vectors(num_pairs):
