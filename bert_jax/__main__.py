@@ -27,7 +27,7 @@ def main() -> None:
         runpy.run_module(f"bert_jax.{name}", run_name="__main__", alter_sys=True)
     else:
         nearest = difflib.get_close_matches(name, COMMANDS, n=1)
-        remedy = f"the nearest is {nearest[0]}" if nearest else "see bert-jax --help"
+        remedy = f"the nearest is {nearest[0]}" if nearest else "see --help"
         print(f"error: {name!r} is not a command; {remedy}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
 
@@ -38,7 +38,7 @@ def overview() -> str:
     lines = [f"  {name:<{width}}  {summary(name)}\n" for name in COMMANDS]
     return (
         "bert-jax COMMAND [FLAGS], or python -m bert_jax.COMMAND [FLAGS]\n\n"
-        f"{''.join(lines)}\nbert-jax COMMAND --help describes a command."
+        f"{''.join(lines)}\npython -m bert_jax COMMAND --help describes a command."
     )
 
 

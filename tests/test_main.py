@@ -38,7 +38,7 @@ def test_a_command_after_the_package_is_the_module_of_that_name():
     ("arguments", "message"),
     [
         (["trian", "--config=tiny"], "'trian' is not a command; the nearest is train"),
-        (["zzz"], "'zzz' is not a command; see bert-jax --help"),
+        (["zzz"], "'zzz' is not a command; see --help"),
     ],
 )
 def test_an_unknown_command_is_one_line(arguments, message):

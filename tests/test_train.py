@@ -1,6 +1,7 @@
 """Tests of bert_jax.train, as a command in a process of its own."""
 
 import json
+import shlex
 import shutil
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_an_invalid_config_is_one_line_and_writes_nothing(
     error = error_of("bert_jax.train", *arguments, devices=8)
     assert error.startswith("error: ") and message in error
     assert not list(tmp_path.iterdir())
+
+
+def test_the_flags_in_the_error_of_other_values_continue_the_run(trained, tmp_path):
+    workdir = f"--workdir={shutil.copytree(trained / 'run', tmp_path / 'run')}"
+    other = {"optimizer.learning_rate": 0.5, "optimizer.name": "adamw"}
+    other |= {"data.next_sentence": False, "phases[0].max_predictions": 4}
+    arguments = [*small_run(trained, **TRAINED, **other), workdir]
+    error = error_of("bert_jax.train", *arguments)
+    flags = error.partition(" continue it with ")[2].partition(", or use another")[0]
+    stdout = run_well("bert_jax.train", *arguments, *shlex.split(flags))
+    assert "Trained to step 20" in stdout
 
 
 # ---------------------------------------------------------------------- streamed text

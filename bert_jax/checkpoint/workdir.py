@@ -1,6 +1,7 @@
 """The workdir of a run: its lock, its config, and whether the run has begun."""
 
 import os
+import shlex
 import socket
 from collections.abc import Iterator, Set
 from typing import IO, Any
@@ -169,23 +170,21 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
         )
     if changed := [*changed_keys(started, config, {MayChange.ON_RESUME})]:
         key, was, now = changed[0]
+        flags = as_flags({f"config.{key}": was for key, was, _ in changed}, CONFIG_FILE)
         raise ConfigError(
-            f"config.{key}={now!r}, but the run in {workdir} was started with {was!r}"
-            + others({f"config.{k}": x for k, x, _ in changed[1:]}, CONFIG_FILE)
+            f"config.{key}={now!r}, but the run in {workdir} was started with {was!r};"
+            f" continue it with {flags}, or use another --workdir"
         )
 
 
-def others(values: dict[str, Any], file: str) -> str:
-    """Returns the end of a message about a value that may not change in a workdir.
-
-    `values` are those of further keys with which it was started, which `file` has.
-    """
-    shown = [f"{key}={value!r}" for key, value in values.items()]
-    if len(shown) > 5:
-        shown[5:] = [f"others, see its {file}"]
-    text = f" and with {', '.join(shown)}" if shown else ""
-    them = "these values" if shown else "that value"
-    return f"{text}; use {them}, or another --workdir"
+def as_flags(values: dict[str, Any], file: str) -> str:
+    """Returns flags with the values of a run for a shell; if many, where they are."""
+    if len(values) > 5:
+        return f"the {len(values)} values of its {file} that differ"
+    return shlex.join(
+        f"--{key}={tuple(value) if isinstance(value, list) else value}"
+        for key, value in values.items()
+    )
 
 
 def changed_keys(

@@ -161,10 +161,11 @@ def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> No
             f"{DIGESTED[key]} has changed since --workdir={workdir} was started;"
             f" restore it{was}, or use another --workdir"
         )
-    more = {key: before.get(key) for key in keys[1:] if key not in DIGESTED}
+    old = {key: before.get(key) for key in keys if key.startswith("config.")}
+    flags = workdir_lib.as_flags(old, SETTINGS_FILE) if old else "that value"
     raise ConfigError(
         f"{key}={now.get(key)!r}, but --workdir={workdir} was started with"
-        f" {before.get(key)!r}{workdir_lib.others(more, SETTINGS_FILE)}"
+        f" {before.get(key)!r}; continue it with {flags}, or use another --workdir"
     )
 
 

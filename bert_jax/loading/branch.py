@@ -118,12 +118,17 @@ def _check_keys(
 ) -> None:
     """Checks that the keys of the steps up to `step` are those of the source."""
     phase_index, done = phases.phase_of(source, step - 1)
-    for key, was, now in workdir_lib.changed_keys(source, config, {*MayChange}):
-        if _is_later(key, phase_index):
-            continue
+    changed = [
+        (f"config.{key}", was, now)
+        for key, was, now in workdir_lib.changed_keys(source, config, {*MayChange})
+        if not _is_later(key, phase_index)
+    ]
+    if changed:
+        key, was, now = changed[0]
+        old = {key: was for key, was, _ in changed}
         raise ConfigError(
-            f"config.{key}={now!r}, but {run} took its first {step:,} steps with"
-            f" {was!r}; use that value in a branch"
+            f"{key}={now!r}, but {run} took its first {step:,} steps with {was!r};"
+            f" branch with {workdir_lib.as_flags(old, workdir_lib.CONFIG_FILE)}"
         )
     num_steps = config.phases[phase_index].num_steps
     if num_steps <= done or config.num_steps <= step:

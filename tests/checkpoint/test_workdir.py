@@ -79,8 +79,9 @@ def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
     [
         (
             {"seed": 7, "model__hidden_size": 64, "data__short_seq_prob": 0.2},
-            "data.short_seq_prob=0.2, but the run in .* was started with 0.1 and with"
-            " config.model.hidden_size=32, config.seed=12345; use these values",
+            "data.short_seq_prob=0.2, but the run in .* was started with 0.1; continue"
+            " it with --config.data.short_seq_prob=0.1 --config.model.hidden_size=32"
+            " --config.seed=12345, or use another --workdir",
         ),
         (
             {f"data__{name}_prob": 0.2 for name in ("short_seq", "masked_lm")}
@@ -89,7 +90,7 @@ def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
                 for name in ("hidden_dropout", "attention_probs_dropout")
             }
             | {"seed": 7, "model__hidden_size": 64, "model__num_hidden_layers": 1},
-            "=2, others, see its config.json; use these values",
+            "continue it with the 7 values of its config.json that differ, or",
         ),
         ({"phase": {"num_steps": 30}}, r"config.phases\[0\].num_steps=30"),
         ({"phase": {"global_batch_size": 32}}, r"phases\[0\].global_batch_size=32"),

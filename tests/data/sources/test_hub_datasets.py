@@ -13,6 +13,7 @@ from bert_jax.data.sources import hub_datasets, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 from tests.corpora import parquet_bytes
+from tests.data.sources.test_parquet import documents
 
 TEXTS = [f"Text {i} is first.\nIt has number {i}." for i in range(100)]
 CARD = b"---\nlicense: mit\n---\n# A data set\n"
@@ -28,11 +29,6 @@ FILES = {
     "data/train-00001-of-00002.parquet": table(TEXTS[60:]),
     "data/test-00000-of-00001.parquet": table(TEXTS[:3]),
 }
-
-
-def documents(spec):
-    data = make_config().data
-    return [x.lines for x in sources.read(spec, data, collections.Counter())]
 
 
 def save(directory, files):
