@@ -110,11 +110,12 @@ def end(saver: Saver) -> None:
     last_step, workdir = saver.budget.last_step, saver.workdir
     with saver.monitor.activity("ending"):
         saver.checkpoints.close()
+        say = saver.monitor.print
         multihost.agree(
-            "end", lambda: overview.finish(workdir, last_step, saver.held_out)
+            "end", lambda: say(overview.finish(workdir, last_step, saver.held_out))
         )
         if multihost.is_first() and (excess := round(saver.budget.excess())):
-            print(f"config.budget_hours was exceeded by {format_duration(excess)}.")
+            say(f"config.budget_hours was exceeded by {format_duration(excess)}.")
         lease.release_all()
 
 
@@ -142,6 +143,10 @@ def train_with_rollbacks(
                 first_step, position = rollbacks.roll_back(
                     saver.config, saver.workdir, checkpoints, position, error
                 )
+            monitor.print(
+                f"{error}; rolling back to step {first_step:,} and skipping the batches"
+                f" of the {error.step - first_step:,} steps since"
+            )
         # Restore outside of `except`: the traceback holds the state that diverged.
         began = clock()
         with monitor.activity("rolling back"):

@@ -106,6 +106,9 @@ def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
             if on_found:
                 on_found(step)
             for bad, reasons in corrupt.items():
+                if bad < step and _is_half_deleted(workdir, bad):
+                    storage.remove_directory(directory_of(workdir, bad))
+                    continue
                 moved = _move_aside(workdir, bad)
                 print(
                     f"checkpoint {bad:,} is corrupt ({_shorten(reasons)}): moved to"
@@ -121,6 +124,17 @@ def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
         f"{directory}: all {len(corrupt)} checkpoints are corrupt"
         f" ({newest}: {_shorten(corrupt[newest])}); restore one from a backup, or start"
         " over with a new --workdir"
+    )
+
+
+def _is_half_deleted(workdir: str, step: int) -> bool:
+    """Returns whether a run was killed while Orbax deleted a checkpoint for good.
+
+    Orbax removes the files at its top first, which no complete checkpoint lacks both.
+    """
+    top = (STEP_METADATA, digests.SUMS_FILE)
+    return not any(
+        storage.exists(os.path.join(directory_of(workdir, step), name)) for name in top
     )
 
 
@@ -148,9 +162,8 @@ def no_space(
     reason = "the quota is used up" if is_over_quota else free
     return ConfigError(
         f"step {step:,} cannot be saved in {os.path.join(workdir, DIRECTORY)}: it needs"
-        f" {needed_bytes:,} bytes, and {reason};"
-        " earlier checkpoints are unchanged; free some space (or lower"
-        " config.checkpoint.keep), then rerun the same command to resume from step"
+        f" {needed_bytes:,} bytes, and {reason}; earlier checkpoints are unchanged;"
+        " free some space, then rerun the same command to resume from step"
         f" {newest_step(workdir):,}"
     )
 

@@ -22,7 +22,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import storage
 from bert_jax.checkpoint import integrity
-from bert_jax.distributed import multihost, sharding
+from bert_jax.distributed import multihost, sharding, stopping
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import leaves
 from bert_jax.phases import Position
@@ -43,8 +43,10 @@ class _Manager(ocp.CheckpointManager):
     queries it from its own thread at the end of a save, with the step of the save, when
     later steps have started, so a notice during the save would be lost.
 
-    Orbax reports the error of a save only once, possibly to its own thread at the end
-    of the save, so the error is kept here and raised again.
+    Orbax reports the error of a save once, to whoever asks first. If that is the
+    training loop, the thread that ends the save takes it for complete, and deletes
+    older checkpoints. So only this thread asks. After an error, it waits for the other
+    processes until a timeout, so the error is kept before, and nothing waits for it.
     """
 
     _failure: Exception | None = None
@@ -53,19 +55,28 @@ class _Manager(ocp.CheckpointManager):
         return False
 
     def check_for_errors(self) -> None:
-        try:
-            super().check_for_errors()
-        except Exception as error:
-            self._failure = error
         if self._failure is not None:
             raise self._failure
+
+    def _wait_for_checkpointers(self) -> None:
+        try:
+            super()._wait_for_checkpointers()
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _finalize(self, *arguments: Any) -> None:
         try:
             super()._finalize(*arguments)
-        except Exception as error:
-            self._failure = error
+        except Exception as error:  # of a deletion, or the timeout after an error
+            self._failure = self._failure or error
             raise
+
+    def wait_until_finished(self) -> None:
+        while self._finalize_thread.map(lambda t: t is not None and t.is_alive()):
+            self.check_for_errors()
+            time.sleep(0.01)
+        super().wait_until_finished()
 
 
 class Checkpoints:
@@ -101,7 +112,10 @@ class Checkpoints:
                 create=kept is not None,
                 read_only=kept is None,
                 cleanup_tmp_directories=kept is not None,
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+                async_options=ocp.AsyncOptions(
+                    timeout_secs=int(stopping.LONG_SECS),  # as the watchdog
+                    post_finalization_callback=self._seal,
+                ),
             ),
         )
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from absl import flags
-from jax._src import distributed  # the coordination client has no public name
+from jax._src import clusters, distributed  # neither has a public name
 from jax.experimental import multihost_utils
 
 import bert_jax
@@ -74,12 +74,12 @@ def join(config: Any) -> None:
         f"not all processes of the run joined within {JOIN_SECS} s; start all"
         " of them, with the same JAX_COORDINATOR_ADDRESS"
     )
-    try:
-        jax.distributed.initialize(*given, **limits)
-    except ValueError as error:
-        if "coordinator_address should be defined" not in str(error):
-            raise
+    detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    count = given[1] if given else detect(None, None, None, None, None, JOIN_SECS)[1]
+    if count in (None, 1):
         _join_alone(limits)
+    else:
+        jax.distributed.initialize(*given, **limits)
     if num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()

@@ -297,7 +297,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._closed.wait(min(self._patience_secs / 10, 10.0)):
-            since, limit = self._since, self.limit_secs()
+            # The limit first: `heartbeat` shortens it after it has written the start.
+            limit, since = self.limit_secs(), self._since
             if since is not None and time.monotonic() - since > limit:
                 self._exit(limit)
 

@@ -105,10 +105,10 @@ def tracked(
     return keys | {f"run.{name}": value for name, value in run.items()}
 
 
-def finish(workdir: str, num_steps: int, held_out: HeldOut) -> None:
-    """Verifies the last checkpoint, plots the curves and prints a summary."""
+def finish(workdir: str, num_steps: int, held_out: HeldOut) -> str:
+    """Verifies the last checkpoint, plots the curves and returns a summary."""
     integrity.check(workdir, num_steps, "rerun the same command to resume from step ")
     lines, entropy = writer.read(workdir), unigram_entropy(held_out.corpus)
     terminal.plot_curves(workdir, lines, entropy)
     seconds, processes = clock() - BEGAN, multihost.num_processes()
-    print(terminal.summarize(workdir, num_steps, seconds, lines, entropy, processes))
+    return terminal.summarize(workdir, num_steps, seconds, lines, entropy, processes)

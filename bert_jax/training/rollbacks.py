@@ -165,11 +165,6 @@ def roll_back(
     )
     if not first_step:
         raise error
-    print(
-        f"{error}; rolling back to step {first_step:,} and skipping the batches of the"
-        f" {error.step - first_step:,} steps since",
-        flush=True,
-    )
     return first_step, after(first_step)
 
 

@@ -120,3 +120,12 @@ def test_older_checkpoints_without_readable_metadata_are_moved(tmp_path, capsys)
     assert integrity.steps(str(tmp_path)) == [20, 30]
     printed = capsys.readouterr().out
     assert "checkpoint 10 is corrupt (_CHECKPOINT_METADATA is missing" in printed
+    # Orbax was killed when it had deleted the files at the top of a checkpoint.
+    directory = pathlib.Path(integrity.directory_of(str(tmp_path), 20))
+    for path in filter(pathlib.Path.is_file, directory.iterdir()):
+        path.unlink()
+    assert integrity.recover(str(tmp_path)) == 30
+    assert not directory.exists() and not capsys.readouterr().out
+    assert [x.name for x in (tmp_path / integrity.CORRUPT_DIRECTORY).iterdir()] == [
+        "10"
+    ]

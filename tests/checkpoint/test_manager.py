@@ -5,10 +5,12 @@ import errno
 import functools
 import os
 import shutil
+import threading
 import time
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import LatestN
@@ -173,31 +175,44 @@ def tensorstore_error(number: int) -> ValueError:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (OSError(errno.ENOSPC, "full"), ConfigError, "step 1 cannot be .* are free"),
+        (OSError(errno.ENOSPC, "full"), ConfigError, "step 2 cannot be .* are free"),
         (tensorstore_error(errno.EDQUOT), ConfigError, "the quota is used up; earlier"),
-        (tensorstore_error(errno.ESTALE), StorageError, "step 1 is not saved in .*"),
+        (tensorstore_error(errno.ESTALE), StorageError, "step 2 is not saved in .*"),
         (RuntimeError("ours"), RuntimeError, "ours"),
     ],
 )
-def test_an_error_of_a_background_save_is_raised(
+def test_a_background_save_that_fails_raises_and_deletes_nothing(
     tmp_path, monkeypatch, error, kind, message
 ):
     config = small_config()
+    real = ocp.CheckpointManager._wait_for_checkpointers
+
+    has_failed = threading.Event()
+
+    def wait(self):
+        has_failed.wait()
+        time.sleep(0.2)  # the training loop asks for errors before Orbax's own thread
+        real(self)
 
     def fail(directory):
+        has_failed.set()
         raise error
 
-    monkeypatch.setattr(integrity, "seal", fail)
-    checkpoints = Checkpoints(str(tmp_path), LatestN(3))
+    checkpoints = Checkpoints(str(tmp_path), LatestN(1))
     checkpoints.save(1, state_of(config), config, Position("corpus"))
-    # Orbax may have raised the error in its own thread before.
+    checkpoints.wait()
+    monkeypatch.setattr(ocp.CheckpointManager, "_wait_for_checkpointers", wait)
+    monkeypatch.setattr(integrity, "seal", fail)
+    checkpoints.save(2, state_of(config), config, Position("corpus"))
     with pytest.raises(kind, match=message):
         while True:
-            time.sleep(0.05)
+            time.sleep(0.01)
             checkpoints.check_for_errors()
     with pytest.raises(kind, match=message):
         checkpoints.wait()
-    assert not integrity.steps(str(tmp_path))
+    ending = checkpoints._manager._finalize_thread.get_not_none()
+    threading.Thread.join(ending)  # Orbax's own raises the error
+    assert integrity.verify(str(tmp_path), 1) == []
 
 
 @pytest.mark.parametrize(

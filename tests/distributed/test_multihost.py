@@ -16,9 +16,19 @@ from bert_jax.errors import ConfigError
 from tests.commands import ENV, run_code
 from tests.distributed.runs import JOIN, run_pairs
 
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_NTASKS": "1",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+}
+
 
 @pytest.mark.slow
-def test_a_single_process_survives_a_suspension():
+@pytest.mark.parametrize("found", [{}, SLURM], ids=["alone", "slurm"])
+def test_a_single_process_survives_a_suspension(found):
     """JAX aborts a process that has not reported for its limit, also a single one."""
     program = """
         from bert_jax import config
@@ -32,7 +42,7 @@ def test_a_single_process_survives_a_suspension():
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program).replace("JOIN", JOIN)],
-        env=ENV,
+        env=ENV | found,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -82,11 +92,32 @@ DIFFER = {
 }
 
 
+# A save fails in process 0. Orbax's thread there would wait for the other, for an hour.
+FAIL = f"""
+    {JOIN}
+    import jax
+    from orbax.checkpoint.checkpoint_managers import LatestN
+    from bert_jax.checkpoint import integrity, manager
+    from bert_jax.phases import Position
+
+    def fail(directory):
+        raise OSError(5, "Input/output error")
+
+    integrity.seal = fail
+    config.to_json = lambda: "{{}}"
+    mesh = jax.make_mesh((2,), ("data",))
+    array = jax.device_put(jax.numpy.zeros(2), jax.NamedSharding(mesh, jax.P("data")))
+    checkpoints = manager.Checkpoints("DIRECTORY/failing", LatestN(1))
+    checkpoints.save(1, {{"params": array}}, config, Position("corpus"))
+    checkpoints.wait()
+"""
+
+
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     """The directory of the programs, and their ends."""
     directory = tmp_path_factory.mktemp("shared")
-    programs = [x.replace("DIRECTORY", str(directory)) for x in (AGREE, *DIFFER)]
+    programs = [x.replace("DIRECTORY", str(directory)) for x in (AGREE, FAIL, *DIFFER)]
     return directory, run_pairs(programs)
 
 
@@ -97,8 +128,14 @@ def test_processes_agree_and_only_process_0_prints(ended):
     assert "to stderr 0" in first.stderr and "to stderr 1" in second.stderr
 
 
+def test_a_failed_save_ends_both_processes(ended):
+    _, (_, (first, second), *_) = ended
+    assert (first.code, second.code) == (76, 76), first.stderr
+    assert "storage failed ([Errno 5] Input/output error)" in first.stderr
+
+
 def test_processes_that_differ_exit_with_both_values(ended):
-    directory, (_, *pairs) = ended
+    directory, (_, _, *pairs) = ended
     for pair, error in zip(pairs, DIFFER.values(), strict=True):
         error = error.replace("DIRECTORY", str(directory))
         assert [process.code for process in pair] == [2, 2]

@@ -14,6 +14,7 @@
 - COMPILE_FOREVER=1 never completes the compilation of the second phase.
 """
 
+import errno
 import functools
 import os
 import pathlib
@@ -26,10 +27,8 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint import integrity
-from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import stopping
-from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.training import compilation, rollbacks, stepper
@@ -118,10 +117,10 @@ def hang() -> None:
 
 
 def fail_saves() -> None:
-    def wait(self) -> None:
-        raise ConfigError("no space left on the disk; free some")
+    def seal(directory) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    Checkpoints.wait = wait
+    integrity.seal = seal
 
 
 def compute_wrong() -> None:
