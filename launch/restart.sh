@@ -5,9 +5,9 @@
 #   launch/restart.sh --dry_run COMMAND... prints the command instead
 #
 # Waits 5 s before the first restart, then 10 s, ... up to 5 min, minus a random part of up
-# to half. A newer checkpoint in DIR/checkpoints resets the wait. After three
-# consecutive restarts without a newer checkpoint, the loop exits with 1. Every other exit
-# code of the command ends the loop and is returned.
+# to half. A newer checkpoint in DIR/checkpoints resets the wait (gcloud lists those of a
+# bucket). After three consecutive restarts without one, the loop exits with 1. Every
+# other exit code of the command ends the loop and is returned.
 #
 # SIGTERM, SIGINT and SIGHUP (as SIGTERM) are forwarded to the command, which saves and
 # exits with 75; it is not restarted then. Under nohup, SIGHUP is ignored.
@@ -42,9 +42,19 @@ run() {
   child=""
 }
 
-# Prints the newest checkpoint's step, -1 without one. Unfinished ones have other names.
+# Prints the names of the complete checkpoints, and others.
+checkpoints() {
+  if [[ $workdir == *://* ]]; then
+    gcloud storage ls "${workdir%/}/checkpoints/*/commit_success.txt" |
+      awk -F/ '{print $(NF - 1)}'
+  else
+    ls -1 "$workdir/checkpoints"
+  fi
+}
+
+# Prints the newest checkpoint's step, -1 without one.
 newest_step() {
-  { ls -1 "$workdir/checkpoints" 2>/dev/null || true; } |
+  { checkpoints 2>/dev/null || true; } |
     awk 'BEGIN {best = -1} /^[0-9]+$/ && $0 + 0 > best {best = $0 + 0} END {print best}'
 }
 
@@ -58,6 +68,7 @@ if [[ ${1---help} == --help ]]; then
   exit $(($# ? 0 : 2))
 fi
 workdir=$(printf '%s\n' "$@" | sed -n 's/^--workdir=//p' | tail -n 1)
+workdir=${workdir/#\~\//"${HOME-}/"}
 if [[ -z $workdir ]]; then
   log "error: the command has no --workdir=DIR, whose checkpoints show progress; add it"
   exit 2

@@ -4,6 +4,7 @@ For the job, srun and scontrol on PATH are scripts: the first runs the training,
 second appends its arguments to a file.
 """
 
+import itertools
 import os
 import pathlib
 import re
@@ -53,16 +54,19 @@ def plans(tmp_path, monkeypatch) -> pathlib.Path:
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PLANS", str(plans))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     return plans
 
 
-def start(plans, program: str, delay: str = "0.01") -> subprocess.Popen:
+def start(
+    plans, program: str, delay: str = "0.01", workdir: str = "work dir"
+) -> subprocess.Popen:
     train = plans.parent / "train"
     train.write_text(program)
     train.chmod(0o755)
     return subprocess.Popen(
-        [ROOT / "launch/restart.sh", train, f"--workdir={plans.parent}/work dir"],
+        [ROOT / "launch/restart.sh", train, f"--workdir={workdir}"],
         env=os.environ | {"BERT_JAX_FIRST_DELAY": delay},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -71,9 +75,9 @@ def start(plans, program: str, delay: str = "0.01") -> subprocess.Popen:
     )
 
 
-def restarted(plans, delay: str = "0.01") -> tuple[int, str]:
+def restarted(plans, *options: str) -> tuple[int, str]:
     """Returns the exit code of restart.sh and its log."""
-    process = start(plans, TRAIN, delay)
+    process = start(plans, TRAIN, *options)
     log = process.communicate(timeout=60)[1]
     return process.returncode, log
 
@@ -81,10 +85,13 @@ def restarted(plans, delay: str = "0.01") -> tuple[int, str]:
 def requeued(plans) -> tuple[int, str]:
     """Runs the job as Slurm does, again after each requeue; returns its end."""
     file = plans / "requeued"
-    while True:
+    (plans.parent / "work").mkdir()
+    (plans.parent / "work/requeues").write_text("90 3\n")  # of an earlier job
+    for restarts in itertools.count():
         before = file.read_text() if file.exists() else ""
         workdir = f"--workdir={plans.parent}/work"
-        result = capture("bash", SBATCH, "--config=tiny", workdir)
+        env = os.environ | {"SLURM_RESTART_COUNT": str(restarts)}
+        result = capture("bash", SBATCH, "--config=tiny", workdir, env=env)
         if not file.exists() or (after := file.read_text()) == before:
             assert "-m bert_jax.train --config=tiny" in (plans / "starts").read_text()
             return result.returncode, result.stderr
@@ -121,6 +128,25 @@ def test_codes_75_and_76_restart_while_there_is_progress(
     assert (found, num_starts(plans)) == (code, starts), log
     if starts == 5:
         assert "no checkpoint newer than step 9 after 3 re" in log
+
+
+# Lists the directory of a bucket's name, in which TRAIN writes.
+GCLOUD = """#!/usr/bin/env bash
+[[ "$1 $2 $3" == "storage ls gs://bucket/run/checkpoints/*/commit_success.txt" ]] &&
+  cd gs:/bucket/run/checkpoints && printf 'gs://b/%s/commit_success.txt\\n' *
+"""
+
+
+@pytest.mark.parametrize("workdir", ["gs://bucket/run", "~/run"])
+def test_progress_is_seen_in_a_bucket_and_a_home(plans, monkeypatch, workdir):
+    monkeypatch.setenv("HOME", str(plans.parent))
+    (plans.parent / "gcloud").write_text(GCLOUD)
+    (plans.parent / "gcloud").chmod(0o755)
+    program = TRAIN.replace("mkdir -p", "workdir=${workdir/#\\~/$HOME}; mkdir -p")
+    monkeypatch.setattr("tests.launch.test_restart.TRAIN", program)
+    (plans / "plan").write_text("".join(f"76 {n}\n" for n in range(9, 14)) + "0\n")
+    assert restarted(plans, "0.01", workdir)[0] == 0
+    assert num_starts(plans) == 6
 
 
 def test_waits_double_and_are_shortened_by_up_to_half(plans):
@@ -169,6 +195,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(workdir_flag):
     result = capture(ROOT / "launch/restart.sh", "true", *workdir_flag, env=env)
     assert result.returncode == 2
     assert named in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("workdir", [[], ["--workdir=gs://bucket/run"]])
+def test_slurm_needs_a_directory(workdir):
+    result = capture("bash", SBATCH, "--dry_run", *workdir)
+    assert result.returncode == 2 and "; give a directory that all" in result.stderr
 
 
 def test_slurm_sends_sigterm_to_the_tasks_before_the_time_limit():
