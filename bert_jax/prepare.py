@@ -31,11 +31,13 @@ def main() -> None:
             f"--scratch_dir={_SCRATCH_DIR.value}: with --ray, temporary files are in"
             " config.data.corpus_dir, which all nodes share; remove this flag"
         )
+    if scratch_dir := _SCRATCH_DIR.value:
+        scratch_dir = cli.local_directory("scratch_dir", scratch_dir)
     config = new_run.complete(cli.load_values(_CONFIG), cli.given_keys())
     tokenizer = init_from.tokenizer_of_corpus(config)
     try:
         build.prepare(
-            config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer, _RAY.value or None
+            config, _WORKERS.value, scratch_dir, tokenizer, _RAY.value or None
         )
     except KeyboardInterrupt:
         print("rerun the command to resume", file=sys.stderr)

@@ -104,12 +104,12 @@ def files(directory: str) -> list[str]:
     Links are files. A missing directory has none.
     """
     if not is_remote(directory):
-        return sorted(
-            os.path.relpath(os.path.join(parent, name), directory)
-            for parent, directories, names in os.walk(directory)
-            for name in (*names, *directories)
-            if name in names or os.path.islink(os.path.join(parent, name))
-        )
+        paths: list[str] = []
+        for parent, directories, names in os.walk(directory):
+            links = (os.path.join(parent, name) for name in directories)
+            paths += filter(os.path.islink, links)
+            paths += (os.path.join(parent, name) for name in names)
+        return sorted(os.path.relpath(path, directory) for path in paths)
     paths = with_retries(lambda: file_system(directory).find(directory), directory)
     prefix = directory.partition("://")[2].rstrip("/") + "/"
     names = (path.removeprefix(prefix) for path in paths)

@@ -61,6 +61,8 @@ def check_package(path: str) -> None:
     import fsspec
 
     scheme = path.partition("://")[0]
+    if scheme in ("http", "https", "ftp"):
+        raise ConfigError(f"{path} is not in a bucket; give one, or a local path")
     try:
         fsspec.get_filesystem_class(scheme)
     except ImportError:

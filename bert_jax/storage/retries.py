@@ -97,6 +97,8 @@ def is_transient(error: BaseException) -> bool:
         return True
     if (status := buckets.status(error)) is not None:
         return status in buckets.TRANSIENT_STATUSES
+    if type(error).__module__.startswith("tensorflow."):  # "...; Input/output error"
+        return any(f"; {os.strerror(code)}" in str(error) for code in TRANSIENT)
     return error_number(error) in TRANSIENT
 
 

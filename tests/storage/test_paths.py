@@ -78,6 +78,13 @@ def test_advice_for_local_paths_can_be_followed(tmp_path, monkeypatch):
     assert {x.name for x in tmp_path.iterdir()} == {"gs:", "~nobody-here"}
 
 
+def test_a_web_address_is_no_bucket():
+    with pytest.raises(
+        ConfigError, match="vocab_file=https://h/v.txt is not in a bucket"
+    ):
+        storage.parse_path("config.tokenizer.vocab_file", "https://h/v.txt")
+
+
 def test_a_url_without_its_library_names_the_package(monkeypatch):
     loaded = importlib.import_module("fsspec.registry")._registry
     monkeypatch.delitem(loaded, "s3", raising=False)

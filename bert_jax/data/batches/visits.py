@@ -74,7 +74,6 @@ class Stream:
         def ordered(epoch: int) -> tuple[list[int], list[int]]:
             random = pairs.CounterRandom(ORDER, *self.key, epoch, self.index)
             order = random.order(len(self.shards)).tolist()
-            order = [i for i in order if self.rows[i]]
             return order, np.cumsum([self.rows[i] for i in order]).tolist()
 
         return functools.lru_cache(maxsize=2)(ordered)

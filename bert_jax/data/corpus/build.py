@@ -145,6 +145,13 @@ def _write(
         )
         id_dtype = encoding.id_dtype(tokenizer, data)
         plan = sorted_runs.plan_shards(runs, data, id_dtype)
+    if dropped := plan.counts["json_lines_too_long"]:
+        print(
+            f"warning: {dropped:,} lines of JSON were dropped, which are over 4 times"
+            f" as long as config.data.max_document_bytes={data.max_document_bytes};"
+            " raise it to keep them",
+            flush=True,
+        )
     for number, source in enumerate(inputs):
         if not plan.counts[f"{encoding.TOKENS}{number}"]:
             raise source.no_text()
@@ -227,6 +234,8 @@ def _find_text(config: ExperimentConfig, work: str = "") -> tuple[Source, ...]:
         return storage.absolute(os.path.dirname(file.path)) == root
 
     def is_own(file: InputFile) -> bool:
+        if work and storage.absolute(file.path).startswith(os.path.join(work, "")):
+            return True
         is_named = work_directory.is_written_for(file.path, directory)
         return is_named and (is_begun or not is_beside(file))
 

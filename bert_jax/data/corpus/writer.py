@@ -139,7 +139,7 @@ def check_size(path: str, num_bytes: int) -> None:
         remedy = (
             "lower config.data.validation_fraction"
             if os.path.basename(path).startswith("validation")
-            else f"multiply config.data.num_shards by at least {factor:.1f}"
+            else f"multiply config.data.num_shards by at least {math.ceil(factor)}"
         )
         raise ConfigError(
             f"{path} would contain {num_bytes / 2**20:,.0f} MB of token ids, more than"

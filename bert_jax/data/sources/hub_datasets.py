@@ -9,6 +9,7 @@ SPLIT.parquet, SPLIT-*.parquet or SPLIT/*.parquet, in data/ or CONFIG/ or neithe
 default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -84,7 +85,7 @@ def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
     name, _, split = argument.partition(":")
     split = split or "train"
     if local := _directory(name):
-        dataset = Dataset(name, local[0], storage.files(local[0]), None, local[1])
+        dataset = Dataset(name, local[0], _files(local[0]), None, local[1])
     else:
         dataset = _on_the_hub(name, record)
     by_split = _declared(dataset) or _by_layout(dataset)
@@ -113,12 +114,22 @@ def _directory(name: str) -> tuple[str, str | None] | None:
     parent, config = os.path.split(path)
     if os.path.isdir(path):
         card = os.path.join(parent, _CARD)
-        is_config = os.path.isfile(card) and config in _configs(card)[0]
-        return (parent or ".", config) if is_config else (path, None)
+        if os.path.isfile(card):
+            with contextlib.suppress(Exception):  # the card may be of something else
+                if config in _configs(card)[0]:
+                    return parent or ".", config
+        return path, None
     match = _ON_THE_HUB.fullmatch(name)
     if os.path.isdir(parent) and (match is None or match["config"]):
         return parent, config
     return None
+
+
+def _files(directory: str) -> list[str]:
+    """Returns the files of a directory, and of those that its links name."""
+    found = storage.files(directory)
+    inside = ((name, storage.files(os.path.join(directory, name))) for name in found)
+    return found + [f"{name}/{file}" for name, files in inside for file in files]
 
 
 def _on_the_hub(name: str, record: str | None) -> Dataset:

@@ -5,6 +5,7 @@ A new kind is a class, and an entry of `sources.KINDS`.
 
 import abc
 import dataclasses
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
@@ -117,12 +118,15 @@ class FileSource(SourceKind):
 
     def find(self, record: str | None) -> Source:
         path = storage.parse_path("config.data.sources", self.pattern)
-        matches = sorted(storage.glob(path))
+        matches = sorted({*storage.glob(path)})  # two ** find a file repeatedly
+        pattern = self.pattern.rstrip("/")
+        if not matches and os.path.exists(path):  # with brackets, a pattern of others
+            matches, pattern = [path], glob.escape(pattern)
         if files := with_sizes(matches):
             return Source(self, files)
         problem = (
             f"{self.pattern!r} is a directory; to read its files, write a pattern such"
-            f" as {self.pattern.rstrip('/')}/**/*.txt"
+            f" as {pattern}/**/*.txt"
             if matches
             else f"no file matches {self.pattern!r} (current directory: {os.getcwd()})"
         )

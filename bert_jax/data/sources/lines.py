@@ -218,9 +218,11 @@ def _chunks(path: str, part: Part) -> Iterator[bytes]:
             if is_truncated
             else f"is corrupt, or not compressed as its name says ({error})"
         )
-        raise ConfigError(
-            f"{path} {problem}; copy the file again, or correct its name"
-        ) from None
+        remedy = "copy the file again, or correct its name"
+        if "too much memory" in str(error):  # of a frame by zstd --long=31
+            problem = f"cannot be decompressed here ({error})"
+            remedy = "decompress it with zstd -d --long=31"
+        raise ConfigError(f"{path} {problem}; {remedy}") from None
 
 
 def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
@@ -286,6 +288,7 @@ HEAD_BYTES = 4096  # the number of bytes that are examined
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # suffixes of file names
 # Control characters that do not occur in any text encoding.
 _BINARY = re.compile(rb"[\x00-\x06]")
+_LFS = b"version https://git-lfs"
 # The first bytes of files that are sometimes taken for text, and what to do.
 _FORMATS = {
     b"%PDF-": "a PDF file; convert it to text, for example with pdftotext",
@@ -295,7 +298,8 @@ _FORMATS = {
     ),
     b"\xd0\xcf\x11\xe0": "an Office document (doc, xls, ppt); convert it to text",
     b"{\\rtf": "an RTF document; convert it to text, for example with pandoc",
-    b"PAR1": "a Parquet file; a source of text reads it as parquet:GLOB",
+    b"PAR1": "a Parquet file; data in text or tables is read as parquet:PATH",
+    _LFS: "a Git LFS pointer instead of the file; run git lfs pull",
 }
 
 
@@ -313,6 +317,8 @@ def decompressed(file: Any, path: str) -> Any:
     """Returns a reader of the decompressed text; the file itself if it is plain."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
+    if head.startswith(_LFS):  # whatever its name ends in
+        return file
     if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
         return gzip.GzipFile(fileobj=file)
     if head[:3] == b"BZh" or path.endswith(".bz2"):

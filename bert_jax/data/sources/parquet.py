@@ -73,25 +73,32 @@ def _values(
 @contextlib.contextmanager
 def _opened(path: str, column: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Opens a file, and yields it with the names from the column to the text."""
+    with opened(path) as file:
+        yield file, _path_in_schema(file.schema_arrow, column, path)
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Opens a file; errors of reading it are those of its user."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         with storage.Reader(path) as raw:
             # Checks the checksums of pages, which only some writers add.
-            file = parquet.ParquetFile(
+            yield parquet.ParquetFile(
                 raw,
                 page_checksum_verification=True,
                 buffer_size=BUFFER_BYTES,
                 pre_buffer=False,  # it reads a whole row group
             )
-            yield file, _path_in_schema(file.schema_arrow, column, path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
+    except (pyarrow.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise lines.unreadable(path, error) from None
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            f"{path} is corrupt or not Parquet ({reason}); copy the file again"
+            f"{path} is corrupt or not Parquet ({reason}); copy the file again,"
+            " or, in a clone with Git LFS, run git lfs pull"
         ) from None
 
 

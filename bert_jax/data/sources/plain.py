@@ -109,6 +109,9 @@ def _problem(line: str, path: str, pattern: str) -> str | None:
         return (
             f"JSON Lines; write jsonl:{pattern}#FIELD with one of its fields: {names}"
         )
+    # A long first line arrives cut, so that it could not be parsed.
+    if name.suffix.lower() in (".jsonl", ".ndjson") and line.startswith("{"):
+        return f"JSON Lines by its name; write jsonl:{pattern}#FIELD"
     if name.suffix.lower() == ".json" and line.startswith(("{", "[")):
         return "JSON; write one object per line to a file, and jsonl:GLOB#FIELD"
     return None

@@ -7,6 +7,7 @@ corpus/encoding.py cleans the documents and splits them into sentences.
 
 import collections
 import difflib
+import glob
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,9 @@ def parse(spec: str) -> DatasetSource | FileSource:
         forms = ", ".join(each.form for each in KINDS.values())
         hint = ""
         if spec and not colon and not kind:
-            pattern = f"{spec.rstrip('/')}/**/*.txt" if os.path.isdir(spec) else spec
+            pattern = spec
+            if os.path.isdir(spec):
+                pattern = f"{glob.escape(spec.rstrip('/'))}/**/*.txt"
             hint = f"; for files, write text:{pattern}"
             if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", spec):
                 hint += f", and hf:{spec} for a dataset of the Hub"

@@ -83,9 +83,10 @@ class Tokenizer(abc.ABC):
             # A piece of SentencePiece has the offset of the space before its word.
             is_space = np.array([text[i : i + 1].isspace() for i in starts], bool)
             starts = starts + (is_space & (ids_of_text != unk)).astype(np.int32)
+            nexts = np.append(starts[1:], len(text))
             # The library gives an [UNK] the offsets of its first character only.
             for i in np.flatnonzero(ids_of_text == unk):
-                following = text[starts[i] : np.append(starts, len(text))[i + 1]]
+                following = text[starts[i] : nexts[i]]
                 ends[i] = max(ends[i], starts[i] + len(following.rstrip()))
             return Located(ids_of_text, starts, ends)
 

@@ -7,6 +7,7 @@ Source: Kudo and Richardson 2018; google/sentencepiece.
 
 import dataclasses
 import math
+import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,7 +66,8 @@ class SentencePiece(base.Tokenizer):
     def huggingface(self) -> tokenizers.Tokenizer:
         # For models of training.py the ids are identical. In other unigram models
         # scores are not multiples of its SCORE_UNIT, so ties between pieces (in runs of
-        # dashes) may be resolved differently.
+        # dashes) may be resolved differently, and user-defined symbols are found after
+        # normalization, which may have changed them.
         model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
             tokenizers.models.Unigram(
@@ -77,6 +79,10 @@ class SentencePiece(base.Tokenizer):
             else _bpe(model)
         )
         tokenizer.normalizer = _normalizer(model.normalizer_spec)
+        if isinstance(tokenizer.model, tokenizers.models.BPE) and _symbols(model):
+            pattern = tokenizers.Regex("|".join(map(re.escape, _symbols(model))))
+            split = tokenizers.pre_tokenizers.Split(pattern, "isolated")
+            tokenizer.pre_tokenizer = split
         decoders = tokenizers.decoders
         tokenizer.decoder = decoders.Sequence(
             [
@@ -122,7 +128,14 @@ def _bpe(model: Any) -> tokenizers.models.BPE:
         unk_token=UNK,
         fuse_unk=True,
         byte_fallback=model.trainer_spec.byte_fallback,
+        ignore_merges=bool(_symbols(model)),  # a symbol has none
     )
+
+
+def _symbols(model: Any) -> list[str]:
+    """Returns the user-defined symbols, which split the text, the longest first."""
+    symbols = [p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED]
+    return sorted(symbols, key=len, reverse=True)
 
 
 def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
@@ -209,6 +222,8 @@ def _add_special_tokens(model: Any) -> None:
     for piece in model.pieces:
         if piece.type == _Piece.UNKNOWN:
             model.trainer_spec.unk_piece = piece.piece = UNK
+        elif piece.piece == UNK:  # as a user-defined symbol; the name is taken
+            piece.piece, piece.type = f"{UNK}\uffff", _Piece.UNUSED
         elif piece.piece in SPECIAL_TOKENS:
             piece.type = _Piece.CONTROL
     present = {piece.piece for piece in model.pieces}

@@ -45,6 +45,8 @@ def load(config: TokenizerConfig, *, any_size: bool = False) -> Tokenizer:
 def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
     """Loads config.vocab_file, whose model and pieces must have config.lowercase."""
     tokenizer = load(config)
+    if not isinstance(tokenizer, WordPiece):
+        return tokenizer  # its model decides, and `load` has compared it
     path = config.vocab_file
     settings = os.path.join(os.path.dirname(path), "tokenizer_config.json")
     recorded = None
@@ -56,7 +58,7 @@ def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
                 f"config.tokenizer.lowercase={config.lowercase}, but {settings} has"
                 f" do_lower_case={recorded}; set config.tokenizer.lowercase={recorded}"
             )
-    elif isinstance(tokenizer, WordPiece) and config.lowercase:
+    elif config.lowercase:
         lost = tokenizer.pieces_lost_by_lowercase()
         has_capitals = any(piece != piece.lower() for piece in lost)
         kind = "capital letters" if has_capitals else "accents"

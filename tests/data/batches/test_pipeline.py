@@ -604,12 +604,12 @@ def test_an_error_of_the_dataset_names_the_corrupt_shard(tmp_path):
 
 
 ABANDON = """
-import sys
+import json, sys
 from bert_jax import config
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 
-config = config.from_json(open(sys.argv[1]).read())
+config = config.from_saved(json.load(open(sys.argv[1])))
 batches = pipeline.batches(
     corpus.read(config), config, split="train", seed=0, phase_index=0, first_step=0
 )

@@ -75,13 +75,14 @@ def test_a_program_ends_while_text_is_being_encoded(config, tmp_path):
     """Neither threads nor processes block the exit of the interpreter."""
     (tmp_path / "config.json").write_text(config.to_json())
     code = f"""
+        import json
         from bert_jax import config
         from bert_jax.data.batches import pipeline
         from bert_jax.data.corpus import build, streamed
 
         streamed.BYTES_PER_WORKER = 1
         streamed.KEPT_BYTES = 0
-        config = config.from_json(open({str(tmp_path / "config.json")!r}).read())
+        config = config.from_saved(json.load(open({str(tmp_path / "config.json")!r})))
         batches = pipeline.batches(
             build.find_corpus(config), config, split="train", seed=0, phase_index=0,
             first_step=0,

@@ -8,13 +8,13 @@ from tests import corpora
 from tests.commands import run_code
 
 OPEN = """
-import gc, resource, threading, time
+import gc, json, resource, threading, time
 from bert_jax import config as config_lib
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.lazy_tensorflow import tf
 
-config = config_lib.from_json(open({path!r}).read())
+config = config_lib.from_saved(json.load(open({path!r})))
 dataset = pipeline.dataset(
     corpus_lib.read(config),
     config,

@@ -94,9 +94,9 @@ def test_any_number_of_workers_makes_the_same_files(
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
-def shards_of(config):
+def shards_of(config, scratch_dir=None):
     """Prepares a corpus; returns its shards, because the manifest names the sources."""
-    found = made(config, 1).items()
+    found = made(config, 1, scratch_dir).items()
     return {name: data for name, data in found if name.startswith(("train", "valid"))}
 
 
@@ -135,18 +135,31 @@ def test_a_corpus_among_its_own_text_is_an_error(config):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_files_of_the_corpus_are_not_its_text(config, monkeypatch, stream):
+@pytest.mark.parametrize("has_scratch", [False, True])
+def test_files_of_the_corpus_are_not_its_text(config, monkeypatch, stream, has_scratch):
     """The pattern matches text.txt, and vocab.txt of a killed call or of an index."""
+    scratch = os.path.dirname(config.data.corpus_dir) if has_scratch else None
     one = {"num_shards": 1, "num_streams": 1, "stream": stream}
     config = changed(trains(config), "data", **one)
     spec = f"text:{os.path.dirname(config.data.corpus_dir)}/**/*[tb].txt"
     around = changed(config, "data", sources=(spec,))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build.writer.lease, "confirm_all", interrupt)
-        build.prepare(around, 1)
-    found = shards_of(around)
+        build.prepare(around, 1, scratch)
+    found = shards_of(around, scratch)
     build.find_corpus(around)
     assert found == shards_of(elsewhere(config))
+
+
+def test_long_lines_of_json_are_dropped_with_a_warning(config, tmp_path, capsys):
+    rows = [json.dumps({"text": f"One. Two {i}."}) for i in range(20)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join([*rows, json.dumps({"text": "Long. " * 2000})]))
+    keys = {"max_document_bytes": 2048, "max_line_bytes": 1024, "num_shards": 1}
+    keys |= {"sources": (f"jsonl:{path}#text",), "num_streams": 1}
+    build.prepare(changed(config, "data", **keys), 1)
+    printed = capsys.readouterr().out
+    assert "warning: 1 lines of JSON were dropped, which are over 4 times" in printed
 
 
 @pytest.mark.parametrize("prepare", [build.prepare, build.find_corpus])
@@ -384,7 +397,7 @@ def test_runs_are_reused_for_other_shards(config, monkeypatch, values, count):
 
 
 PROGRAM = """
-import sys, time
+import json, sys, time
 from bert_jax import config
 from bert_jax.data.corpus import build, workers
 
@@ -401,7 +414,7 @@ def stopping(items):
 
 workers.run = lambda make, args, items, **kw: run(make, args, stopping(items), **kw)
 build.is_small = lambda config: False  # both workers write shards too
-build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+build.prepare(config.from_saved(json.load(open(sys.argv[1]))), 2)
 """
 
 
@@ -571,7 +584,7 @@ def test_a_file_added_or_removed_after_an_error(five_files, tmp_path):
     [
         ({"num_shards": 500, "num_streams": 1}, 2**20, "num_shards=500 leaves"),
         ({"validation_fraction": 1e-6}, 2**20, "fraction=1e-06 holds out none of 1"),
-        ({}, 1000, r"/train-\d+-of-00002 would .*num_shards by at least \d\.\d"),
+        ({}, 1000, r"/train-\d+-of-00002 would .*num_shards by at least \d+"),
     ],
 )
 def test_an_invalid_setting_is_an_error_before_any_shard_is_written(
@@ -697,7 +710,7 @@ def watched(*args, **kwargs):
 workers.run = watched
 build.RUN_BYTES = build.SMALL_BYTES = 2**20
 training.TRAINING_BYTES["wordpiece"] = 2**22
-build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+build.prepare(config.from_saved(json.load(open(sys.argv[1]))), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """
 

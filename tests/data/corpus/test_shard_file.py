@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import digests, storage
 from bert_jax.data.corpus import keyed, shard_file
-from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.lazy_tensorflow import tf
 from tests.commands import flip
 from tests.data.corpus.test_keyed import entries
@@ -28,6 +28,16 @@ def block(tokens):
     }
     example = tf.train.Example(features=tf.train.Features(feature=feature))
     return example.SerializeToString(deterministic=True)
+
+
+def test_a_disk_that_fails_is_read_again(slept, monkeypatch):
+    def read_blocks(path):  # as TensorFlow 2.21 reads /proc/self/mem
+        raise tf.errors.UnknownError(None, None, f"{path}; Input/output error")
+
+    monkeypatch.setattr(shard_file, "_read_blocks", read_blocks)
+    with pytest.raises(StorageError, match="x: storage failed 7 times"):
+        shard_file.read("x")
+    assert len(slept) == 6
 
 
 @pytest.fixture

@@ -206,6 +206,17 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
         names(tmp_path / "4", "", ["train.parquet"], b"---\n{: :\n---\n")
 
 
+@pytest.mark.parametrize("text", ["title: a: b", "- a", "configs: yes"])
+def test_a_directory_may_be_a_link_and_lie_in_a_project(tmp_path, text):
+    (tmp_path / "README.md").write_text(f"---\n{text}\n---\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/train.parquet").touch()
+    (tmp_path / "wiki").mkdir()
+    (tmp_path / "wiki/data").symlink_to(tmp_path / "elsewhere")
+    found, _ = hub_datasets.find(str(tmp_path / "wiki"), None)
+    assert found == [f"{tmp_path}/wiki/data/train.parquet"]
+
+
 @pytest.mark.parametrize(
     "data_files",
     [b"[{split: train}]", b"[{split: train, path: train.parquet}, test.parquet]", b"1"],

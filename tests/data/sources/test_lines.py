@@ -188,6 +188,14 @@ def test_corrupt_compressed_data(tmp_path):
             read(write(tmp_path / f"a.{name}", b"plain text"))
 
 
+def test_a_zstd_frame_that_needs_much_memory(tmp_path):
+    """One raw block of a byte, in a window of 2 GB, as zstd --long=31 writes."""
+    frame = b"\x28\xb5\x2f\xfd\x00\xa8\x09\x00\x00a"
+    path = write(tmp_path / "a.zst", frame)
+    with pytest.raises(ConfigError, match="decompress it with zstd -d --long=31$"):
+        read(path)
+
+
 def test_several_compressed_streams_in_a_file_are_read_in_order(tmp_path):
     for pack in PACKERS:
         path = write(tmp_path / "a", pack(b"one\ntw") + pack(b"o\nthree\n"))
@@ -249,7 +257,8 @@ def array():
         (b"\xd0\xcf\x11\xe0\xa1\xb1", "an Office document .doc, .* to text"),
         (b"{\\rtf1\\ansi One.}", "an RTF document; convert it to text"),
         (archive(), "a tar archive; extract its files"),
-        (parquet_bytes({"text": ["One."] * 100}), "a Parquet file; .* parquet:GLOB$"),
+        (parquet_bytes({"text": ["One."] * 100}), "a Parquet file; .* parquet:PATH$"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "; run git lfs pull$"),
         (array(), "a binary file, not text; remove it"),
     ],
 )

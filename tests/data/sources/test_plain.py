@@ -37,6 +37,11 @@ def read(spec):
         ("a", '{"id": 1, "text": "One."}\n', "write jsonl:{path}#FIELD .*: id, text$"),
         ("a.json", '[\n {"id": 1}\n]', "is JSON; write one object per line"),
         (
+            "a.jsonl",
+            '{"text": "' + "One. " * 2**18,
+            "JSON Lines by its name; write jsonl:{path}#FIELD$",
+        ),
+        (
             "a.csv",
             "id,text\n1,One.\n",
             "a.csv is a table by its name, .*parquet:GLOB#CO",

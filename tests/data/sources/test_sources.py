@@ -3,6 +3,7 @@
 import collections
 import gzip
 import json
+import re
 import textwrap
 
 import numpy as np
@@ -410,6 +411,21 @@ def test_no_file_matches(tmp_path, kind):
 def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
         sources.find((f"{kind}:{tmp_path}" + "#text" * sources.KINDS[kind].has_field,))
+
+
+def test_a_pattern_finds_each_file_once_and_a_name_with_brackets_itself(tmp_path):
+    (tmp_path / "a/b [1]").mkdir(parents=True)
+    path = write(tmp_path / "a/b [1]/c.txt", "One.")
+    for pattern in (f"{tmp_path}/**/**/*.txt", path):
+        (found,) = sources.find((f"text:{pattern}",))
+        assert [file.path for file in found.files] == [str(path)]
+    for spec in (f"text:{path.parent}", f"{path.parent}"):
+        with pytest.raises(ConfigError) as error:
+            sources.find((spec,))
+        (advice,) = re.findall(
+            r"/.*?/\*\*/\*\.txt", str(error.value).split(" write ")[1]
+        )
+        assert sources.find((f"text:{advice}",))
 
 
 def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):

@@ -41,6 +41,7 @@ LINES = [
     "##a \u2581a a\u2581b \u2581",
     "  spaces   between \u00a0\u3000 and after  ",
     "caf\u00e9 cafe\u0301 \uff21\uff22 \u2460 \ufb01 \u00df \u1e9e \u0130 \u039f\u03a3",
+    "see <url> now, <url><url> x@user @username a.b aab the cat.",
     "never seen: \U0001f600\U0001f601 \u0e01\u0e33 \u0645\u0631",
     "a\x00b a\x0bb a\u200bb a\ufffdb a\u00adb a\u2028b",
     *("-" * n for n in range(1, 40)),
@@ -141,6 +142,7 @@ def test_scores_add_up_exactly():
         {"byte_fallback": True, "vocab_size": 400},
         {"split_by_whitespace": False},
         {"normalization_rule_name": "identity"},
+        {"user_defined_symbols": ["<url>", "@user", "@u", "the cat", "a.b"]},
     ],
 )
 def test_models_of_other_software_are_exported_unchanged(kind, options):
@@ -173,7 +175,7 @@ def test_missing_special_tokens_are_appended(kind):
 
 
 def test_user_defined_special_tokens_become_control_pieces():
-    content = train_elsewhere(KINDS[0], user_defined_symbols=["[MASK]"])
+    content = train_elsewhere(KINDS[0], user_defined_symbols=["[MASK]", "[UNK]"])
     before = sentencepiece.SentencePieceProcessor(model_proto=content)
     assert before.piece_to_id("[MASK]") in before.encode("a [MASK] b")
     tokenizer = sentencepiece_lib.read(

@@ -89,6 +89,19 @@ def test_load_for_corpus_of_the_right_case(tmp_path, vocab, lowercase, recorded)
     assert tokenizers.load_for_corpus(config) == tokenizers.load(config)
 
 
+def test_a_sentencepiece_model_has_its_own_case(trained, tmp_path):
+    config, tokenizer = trained
+    tokenizer.save(str(tmp_path))
+    path = str(tmp_path / tokenizer.FILE)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    config = dataclasses.replace(config, vocab_file=path)
+    if config.kind == "wordpiece":
+        with pytest.raises(ConfigError, match="set config.tokenizer.lowercase=False"):
+            tokenizers.load_for_corpus(config)
+    else:
+        assert tokenizers.load_for_corpus(config) == tokenizer
+
+
 @pytest.mark.parametrize(
     "vocab, lowercase, recorded, message",
     [
