@@ -38,10 +38,10 @@ def as_json(texts: list[Parts], scores: Scores) -> str:
 
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
-    output = cli.output_file("output", output, [".jsonl"], source)
+    target = cli.output_file("output", output, [".jsonl"], source)
     model = inference.load_masked_lm(path, **lines.options())
     cli.print_notes(model.notes)
-    with cli.replacing(output) as file, Progress("scoring", None, "tokens") as progress:
+    with cli.replacing(target) as file, Progress("scoring", None, "tokens") as progress:
         num_texts, secs = lines.process(
             source,
             1,
@@ -51,7 +51,7 @@ def main() -> None:
             lambda texts, scores: file.write(as_json(texts, scores)),
             progress,
         )
-    lines.print_summary(model, num_texts, secs, str(output))
+    lines.print_summary(model, num_texts, secs, output)
 
 
 if __name__ == "__main__":

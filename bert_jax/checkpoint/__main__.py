@@ -52,7 +52,7 @@ def show(workdir: str, is_verified: bool) -> list[int]:
             corrupt[step] = problems
         result = (", CORRUPT" if problems else ", verified") if is_verified else ""
         table.add_row(*row[:-1], row[-1] + result)
-    console = rich.console.Console(soft_wrap=True, highlight=False)
+    console = rich.console.Console(width=1000, soft_wrap=True, highlight=False)
     console.print(table)
     for step, problems in corrupt.items():
         console.print(f"{step:,}: {'; '.join(problems)}")

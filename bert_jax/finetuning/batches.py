@@ -160,19 +160,19 @@ class Predictor:
         The parameters may be quantized. `on_rows` is called after each batch with the
         number of rows in it.
         """
-        parts, order = [], []
+        whole = np.zeros(0)
         for rows_B, found in self.batches(params, features):
-            if found.ndim == 3:  # of tokens
-                missing = self._max_length - found.shape[1]
-                found = np.pad(found, ((0, 0), (0, missing), (0, 0)))
-            parts.append(found)
-            order.append(rows_B)
+            of_tokens = [self._max_length] if found.ndim == 3 else []
+            if not whole.size:
+                rest = found.shape[1 + len(of_tokens) :]
+                whole = np.zeros((len(features), *of_tokens, *rest), found.dtype)
+            if of_tokens:
+                whole[rows_B, : found.shape[1]] = found
+            else:
+                whole[rows_B] = found
             if on_rows is not None:
                 on_rows(len(rows_B))
-        found = np.concatenate(parts)
-        in_order = np.empty_like(found)
-        in_order[np.concatenate(order)] = found
-        return in_order
+        return whole
 
     def batches(
         self, params: Any, features: Features

@@ -129,7 +129,8 @@ def print_table(results: Sequence[Result], metric: str) -> None:
             f"{result.best_step:,}{' (diverged later)' if is_late else ''}",
             *values,
         )
-    console = rich.console.Console(soft_wrap=True, highlight=False)
+    # A narrow table would lose the ends of its words.
+    console = rich.console.Console(width=1000, soft_wrap=True, highlight=False)
     console.print(table)
     rates = dict.fromkeys(result.learning_rate for result in results)
     if len(rates) > 1 and best_run(results, metric).learning_rate == max(rates):
@@ -181,13 +182,15 @@ def write_predictions(
 ) -> Scores:
     """Writes the predictions of all sets; returns the metrics of dev sets."""
     task, names, scores = setup.config.task, setup.datasets.names, {}
+    parent = Path(workdir) / PREDICTIONS_DIRECTORY
+    shutil.rmtree(parent, ignore_errors=True)  # those of an earlier model and its sets
     for kind, splits, predictions in (
         ("dev", setup.datasets.dev, dev),
         ("test", setup.datasets.test, test),
     ):
         for i, (split, predicted) in enumerate(zip(splits, predictions, strict=True)):
             name = kind if len(splits) == 1 else f"{kind}{i + 1}"
-            directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
+            directory = parent / name
             directory.mkdir(parents=True, exist_ok=True)
             split.examples.write(directory, predicted, names)
             if kind == "dev":
@@ -285,6 +288,7 @@ def plot_confusion(
     sklearn.metrics.ConfusionMatrixDisplay.from_predictions(
         *pairs,
         labels=list(names),
+        display_labels=[name.replace("$", r"\$") for name in names],  # no formula
         normalize="true",
         include_values=len(names) <= MAX_PRINTED,
         values_format=".2f",

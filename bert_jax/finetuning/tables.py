@@ -21,12 +21,13 @@ import difflib
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from bert_jax.data.sources import json_lines, lines
+from bert_jax.data.sources import json_lines, lines, parquet
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
@@ -97,7 +98,8 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
     if not separator or kind not in _READERS:
         raise ConfigError(
             f"{spec!r} is not a spec of labelled data; it must begin with one of"
-            f" {', '.join(f'{name}:' for name in _READERS)} as in csv:train.csv"
+            f" {', '.join(f'{name}:' for name in _READERS)} as in csv:train.csv;"
+            " question answering also has squad:, and tagging conll:"
         )
     check_header(spec, header)
     table = _READERS[kind](spec, argument, header)
@@ -122,17 +124,21 @@ def _tsv(spec: str, path: str, header: tuple[str, ...]) -> Table:
 
 def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     text = (line + "\n" for _, line in lines_of(path))
-    first = next(text, "")
+    first, number = next(text, ""), 0
     # Spreadsheets write semicolons where the comma is the decimal separator.
-    delimiter = ";" if ";" in first and "," not in first and not header else ","
+    outside = re.sub('"[^"]*"?', "", first)
+    has_one = ";" in outside and "," not in outside and len(header) != 1
+    delimiter = ";" if has_one else ","
+    if first.startswith("sep="):  # of Excel
+        delimiter, first, number = first[4:5].strip() or ",", next(text, ""), 1
     options = {"delimiter": delimiter, "skipinitialspace": True, "strict": True}
     reader = csv.reader(itertools.chain([first], text), **options)
     rows: list[tuple[int, list[str]]] = []
     try:
         for row in reader:
-            rows.append((reader.line_num, row))
+            rows.append((number + reader.line_num, row))
     except csv.Error as error:
-        first_line = rows[-1][0] + 1 if rows else 1
+        first_line = rows[-1][0] + 1 if rows else number + 1
         raise ConfigError(
             f"{path}:{first_line}: {error} in the row that begins here; close its"
             " quotes, and write a quote inside of a quoted field twice"
@@ -198,6 +204,19 @@ def encodable(value: Any) -> Any:
     return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
+def _parquet(spec: str, path: str, header: tuple[str, ...]) -> Table:
+    with parquet.opened(path) as file:
+        names, table = file.schema_arrow.names, file.read()
+    columns = {
+        name: [
+            x.decode(errors="replace") if isinstance(x, bytes) else x for x in values
+        ]
+        for name, values in table.to_pydict().items()
+    }
+    repeated = [name for name in columns if names.count(name) > 1]
+    return Table(spec, columns, repeated=repeated)
+
+
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
     name, split = tfds_lib.name_and_split(argument)
     if not split:
@@ -231,6 +250,7 @@ _READERS: dict[str, Callable[[str, str, tuple[str, ...]], Table]] = {
     "tsv": _tsv,
     "csv": _csv,
     "jsonl": _jsonl,
+    "parquet": _parquet,
     "tfds": _tfds,
 }
 
@@ -259,7 +279,8 @@ def names_in(values: Iterable[str]) -> tuple[str, ...]:
     """Returns the distinct names, sorted as numbers if all are, else as text."""
     names = set(values)
     numbers = all(map(_is_number, names))
-    return tuple(sorted(names, key=float) if numbers else sorted(names))
+    # By their text, too: 1 and 1.0 are different names.
+    return tuple(sorted(names, key=lambda x: (float(x) if numbers else 0, x)))
 
 
 def name_of(value: Any) -> str:
@@ -315,6 +336,13 @@ def class_sets(table: Table, column: str, names: Sequence[str], key: str) -> np.
     """Returns float32[N, C], 1 for the classes of a list or comma-separated text."""
     find = _class_finder(names, key)
     found = table.convert(column, LABEL, lambda value: [*map(find, parts(value))])
+    texts = map(tuple, table.convert(column, LABEL, parts))
+    if {*texts} == {("0", "1"), ("1", "0")}:
+        raise ConfigError(
+            f"{table.spec} has two labels in each row of {column!r}, in both orders,"
+            " which seem to be a 0 or 1 for each class; list the names or the numbers"
+            " of its classes"
+        )
     sets_NC = np.zeros((len(found), len(names)), np.float32)
     for i, numbers in enumerate(found):
         sets_NC[i, numbers] = 1.0

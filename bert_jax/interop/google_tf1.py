@@ -173,7 +173,8 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, shape in variables.items():
-        if name == "global_step" or name.endswith(("/adam_m", "/adam_v")):
+        is_counter = dtypes[name].is_integer and not name.startswith(("bert/", "cls/"))
+        if is_counter or name.endswith(("/adam_m", "/adam_v")):
             continue
         dtype = dtypes[name].name
         if dtype not in DTYPES:

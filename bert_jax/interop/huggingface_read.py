@@ -284,11 +284,17 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
     raise ConfigError(f"{directory} has no {WEIGHTS}; add it or use another model")
 
 
-def conversion(model: str) -> str:
-    """Returns the remedy for a model whose weights are pickles."""
+def conversion(model: str, revision: str = "main") -> str:
+    """Returns the remedy for a model of pickles in a directory or on the Hub.
+
+    The class is that of the saved model: another one would lack its heads, or have
+    heads of random weights.
+    """
     return (
         "if you trust it, convert it where torch is installed: python -c"
         f" \"import transformers as t; d, to = '{model}', 'NEW_DIRECTORY';"
-        " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
-        ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
+        f" at = dict(revision='{revision}');"
+        " names = t.AutoConfig.from_pretrained(d, **at).architectures or ['BertModel'];"
+        " getattr(t, names[0]).from_pretrained(d, **at).save_pretrained(to);"
+        ' t.AutoTokenizer.from_pretrained(d, **at).save_pretrained(to)"'
     )

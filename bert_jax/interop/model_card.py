@@ -141,7 +141,7 @@ def _metrics(workdir: str, step: int) -> str:
         return "There was no evaluation up to this step."
     newest = evaluated[-1]
     rows = [
-        f"| {name} | {value:.4f} |"
+        f"| {name} | {value:.6g} |"  # counts, losses and percentages
         for name, value in newest.items()
         if name.startswith(("eval_", writer.PROBE)) and value is not None
     ]

@@ -50,9 +50,11 @@ def model_path(path: str, given_as: str) -> Path:
         return local_path(path, given_as)
     directory = hub_models.model(path, given_as)
     if not any(directory.glob("*.safetensors")):
+        name, _, revision = path.partition("@")
+        advice = huggingface_read.conversion(name, revision or "main")
         raise ConfigError(
             f"{given_as}={path} has no {WEIGHTS} on the Hub, and files that are pickles"
-            f" are not opened; {huggingface_read.conversion(path.partition('@')[0])}"
+            f" are not opened; {advice}"
         )
     return directory
 

@@ -1,5 +1,6 @@
 """Results are stored, read back and ranked; the table and plots show them."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -76,6 +77,10 @@ def test_the_table_has_every_run_and_the_deviation_over_seeds(capsys):
     assert "2e-05: accuracy 0.7500, standard deviation 0.0707 over 2 seeds" in text
     assert "learning rate 5e-05:" not in text  # only one of its runs completed
     assert "is the highest" not in text
+    names = [f"a_metric_of_a_long_name_{i}" for i in range(6)]
+    wide = dataclasses.replace(RESULTS[0], metrics=dict.fromkeys(names, 75.25))
+    results.print_table([wide], names[0])
+    assert capsys.readouterr().out.split().count("75.2500") == 6  # in 80 columns, too
     results.print_table([*RESULTS, result(5e-5, 2, 0.9)], "accuracy")
     assert "The best learning rate is the highest; try" in capsys.readouterr().out
 
@@ -111,6 +116,12 @@ def test_only_classes_have_a_confusion_matrix(examples, predicted, expected, tmp
     assert (path is not None and path.is_file()) == (expected is not None)
 
 
+def test_a_name_of_a_class_is_no_formula(tmp_path):
+    examples = Texts(*TEXTS, np.array([0, 1, 1], np.int32), np.arange(3))
+    names = "0_$0_$5", "$x"
+    assert results.plot_confusion(str(tmp_path), examples, np.array([0, 0, 1]), names)
+
+
 def test_every_set_has_its_predictions(tmp_path):
     """Two dev sets, as in MNLI, and two test sets of GLUE with their own indices."""
     test = "tsv:" + str(tmp_path / "test.tsv")
@@ -125,6 +136,7 @@ def test_every_set_has_its_predictions(tmp_path):
     )
     against = [np.zeros(30, int), np.zeros(7, int)]
     tests = [np.array([0, 1, 1]), np.array([1, 1, 0])]
+    (tmp_path / results.PREDICTIONS_DIRECTORY / "test3").mkdir(parents=True)
     scores = results.write_predictions(setup, str(tmp_path), against, tests)
     assert list(scores) == list(setup.config.data.dev)
     directory = tmp_path / results.PREDICTIONS_DIRECTORY
@@ -133,6 +145,7 @@ def test_every_set_has_its_predictions(tmp_path):
         assert len(lines) == count
         right = (tmp_path / spec.rpartition("/")[2]).read_text().count("\tagainst")
         assert scores[spec]["accuracy"] == right / count
+    assert not (directory / "test3").exists()  # of an earlier call
     by_name = (directory / "test1" / "MNLI-m.tsv").read_text().splitlines()
     assert by_name == ["index\tprediction", "0\tfor", "1\tagainst", "2\tfor"]
     by_number = (directory / "test2" / "SST-2.tsv").read_text().splitlines()

@@ -70,6 +70,7 @@ def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
         ),
         ("classification", "dev.txt", "(?s).+", "", "data.dev: .*dev.txt has no ro"),
         ("classification", "dev.txt", r"\t\w+\n", "\t-1\n", "examples has a label"),
+        ("multiple_choice", "dev.txt", r"\t\w+\n", "\t-1\n", "examples has a label"),
         (
             "question_answering",
             "train.txt",

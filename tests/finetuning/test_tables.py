@@ -3,8 +3,10 @@
 import gzip
 
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow_datasets as tfds
+from pyarrow import parquet
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import tables
@@ -40,6 +42,9 @@ def test_csv_fields_may_contain_commas_quotes_and_line_breaks(tmp_path):
     "text",
     [
         "text;label\na, b;1\nc;0\n",
+        'sep=;\n"text";"label"\n"a, b";1\n"c";0\n',
+        "sep=;\ntext;label,raw;label\na, b;;1\nc;;0\n",
+        '"text";"label";"a, b"\n"a, b";1;x\n"c";0;x\n',
         'text, label\n"a, b", "1"\nc, 0\n',
         '\n\n text ,label\n"a, b",1\n\nc,0\n',
         ',,text,label\n0,0,"a, b",1\n1,1,c,0\n',
@@ -64,6 +69,21 @@ def test_the_caller_may_name_the_columns(tmp_path):
     path = write(tmp_path / "a.tsv", "gj04\t1\t\tFine.\n")
     table = tables.read(f"tsv:{path}", ("source", "label", "star", "sentence"))
     assert table.column("sentence") == ["Fine."] and table.column("star") == [""]
+    path = write(tmp_path / "a.csv", '"One; two\nthree, four",1\n')
+    table = tables.read(f"csv:{path}", ("text", "label"))
+    assert table.column("text") == ["One; two\nthree, four"]
+
+
+def test_a_parquet_file_has_the_types_of_its_columns(tmp_path):
+    columns = {"text": ["a", None], "label": [1, 0], "tags": [["x"], []]}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table(columns | {"text": [b"a", None]}), path)
+    assert tables.read(f"parquet:{path}").columns == columns
+    with pytest.raises(ConfigError, match="a Parquet file; .* read as parquet:PATH$"):
+        tables.read(f"csv:{path}")
+    path.write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match="corrupt or not Parquet"):
+        tables.read(f"parquet:{path}")
 
 
 def test_keys_of_json_lines_may_differ(tmp_path):
@@ -255,6 +275,8 @@ def test_sets_of_classes():
     assert found.dtype == np.float32
     with pytest.raises(ConfigError, match="example 1, has the label 'x'"):
         class_sets(["0,x"])
+    with pytest.raises(ConfigError, match="a 0 or 1 for each class; list the names"):
+        class_sets([[0, 1], [1, 0]])
 
 
 def test_scores():
@@ -269,6 +291,7 @@ def test_scores():
 
 def test_names_are_sorted_as_numbers_if_all_are_numbers():
     assert tables.names_in(["10", "9", "9"]) == ("9", "10")
+    assert tables.names_in(["1.0", "1", "01"]) == ("01", "1", "1.0")
     assert tables.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
 
 

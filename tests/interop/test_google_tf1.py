@@ -194,6 +194,13 @@ def quantise(directory):
     save_as_run_pretraining_does(directory, variables)
 
 
+@pytest.mark.slow
+def test_counters_are_not_read(directory):
+    variables = random_variables() | {"loss_scale/good_steps": np.array(7)}
+    save_as_run_pretraining_does(directory, variables)
+    assert read(directory)
+
+
 def link_the_data_elsewhere(directory):
     path = directory / DATA
     outside = directory.parent / f"{directory.name}-outside"

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -292,6 +294,28 @@ def test_invalid_directory_is_rejected(directory, harm, message):
     harm(directory)
     with pytest.raises(ConfigError, match=message):
         read(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertModel"])
+def test_a_pickle_keeps_its_heads_when_the_advice_is_followed(tmp_path, name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=9, intermediate_size=8, **sizes)
+    model = getattr(transformers, name)(config)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path)
+    _, program, _ = str(error.value).split('"')
+    target = tmp_path / "converted"
+    program = program.replace("NEW_DIRECTORY", str(target))
+    subprocess.run([sys.executable, "-c", program], check=True)
+    weights = safetensors.numpy.load_file(target / "model.safetensors")
+    assert weights.keys() == model.state_dict().keys()
 
 
 PATH = Path("there/config.json")

@@ -23,7 +23,8 @@ def write(opened, workdir, directory, format_name="huggingface", dtype="float32"
 def test_card_has_config_data_and_metrics(newest, trained, tmp_path):
     card = write(newest, trained / "run", tmp_path)
     line = [json.loads(x) for x in (trained / "run/metrics.jsonl").open()][-1]
-    assert f"| eval_masked_lm_loss | {line['eval_masked_lm_loss']:.4f} |" in card
+    assert f"| eval_masked_lm_loss | {line['eval_masked_lm_loss']:.6g} |" in card
+    assert f"| eval_num_sequences | {line['eval_num_sequences']:.0f} |" in card
     manifest = json.loads((trained / "corpus/manifest.json").read_text())
     assert manifest["sha256"] in card
     assert f"`text:{trained}/*.txt`" in card and "120 tokens, lower-cased" in card

@@ -57,3 +57,5 @@ def test_pickles_on_the_hub_are_refused_with_the_conversion(hub):
         source_lib.model_path("owner/old", "config.init_from")
     assert "config.init_from=owner/old has no model.safetensors on" in str(error.value)
     assert "d, to = 'owner/old', 'NEW_DIRECTORY'" in str(error.value)
+    with pytest.raises(ConfigError, match="at = dict.revision='main'"):
+        source_lib.model_path("owner/old@main", "config.init_from")

@@ -95,7 +95,8 @@ class MultipleChoice(Task):
 
     def featurize(self, examples, names, tokenizer, length, role):
         """Converts each choice to a row [CLS] context [SEP] choice [SEP]."""
-        num_choices = len(examples.choices[0])
+        # Without labels, no example is left, which `read_datasets` reports.
+        num_choices = len(examples.choices[0]) if examples.choices else 1
         contexts = [text for text in examples.contexts for _ in range(num_choices)]
         flat = [text for texts in examples.choices for text in texts]
         return text_features(

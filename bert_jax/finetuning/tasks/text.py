@@ -116,7 +116,7 @@ class TextTask(Task):
         labels, indices = None, np.arange(len(a))
         if role != "test":
             labels = self.parse_labels(table, names)
-        elif self.index:
+        elif self.glue and self.index:
             key = "config.task.index"
             indices = tables.scores(table, self.index, key).astype(np.int64)
         return Texts(a, b[0] if b else None, labels, indices, table.num_dropped)

@@ -30,6 +30,8 @@ TABLE = Table(
 
 def parse(table, kind="classification", role="train", names=(), **keys):
     """Returns the examples of a table, with the text column "premise"."""
+    if "index" in keys:  # it is read for a submission to GLUE
+        keys["glue"] = ("sst2",)
     task = tuned.make_task(kind, **{"text": ("premise",)} | keys)
     return task.parse(table, names, role)
 
@@ -97,6 +99,11 @@ def test_examples_without_a_label_are_dropped_and_counted():
     assert found.a == found.b == ["v", "x", "z"]
     assert found.labels.tolist() == [1, 0, 1]
     assert found.index.tolist() == [0, 2, 4] and found.num_unlabelled == 2
+
+
+def test_an_index_is_read_only_for_a_submission():
+    task = tuned.make_task("regression", text=("premise",), index="none")
+    assert task.parse(TABLE, (), "test").index.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
