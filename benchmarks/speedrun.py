@@ -144,9 +144,9 @@ class Run:
         )
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Returns the lines of held-out metrics that the run has written."""
+        """Returns the lines of finite held-out losses that the run has written."""
         lines = writer.read(str(self.workdir))
-        return [line for line in lines if writer.HELD_OUT_LOSS in line]
+        return [x for x in lines if x.get(writer.HELD_OUT_LOSS) is not None]
 
     def counts(self, line: dict[str, Any]) -> bool:
         """Returns whether the rows of an evaluation have the length of the track."""

@@ -2,7 +2,6 @@
 
 from bert_jax.config.conditions import check_mesh as check_mesh
 from bert_jax.config.conditions import from_config_dict as from_config_dict
-from bert_jax.config.conditions import from_json as from_json
 from bert_jax.config.conditions import from_saved as from_saved
 from bert_jax.config.schema import OPTIMIZERS as OPTIMIZERS
 from bert_jax.config.schema import REMAT as REMAT

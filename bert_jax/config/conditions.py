@@ -4,7 +4,6 @@ A config file returns an `ml_collections.ConfigDict`. `from_config_dict` convert
 an `ExperimentConfig`, so that no other code handles a ConfigDict.
 """
 
-import json
 import math
 import operator
 from typing import Any
@@ -30,11 +29,6 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
         _check(f"config.phases[{i}]", phase, _phase_conditions(phase, experiment))
     _check("config", experiment, _schedule_conditions(experiment))
     return experiment
-
-
-def from_json(text: str) -> ExperimentConfig:
-    """Reads a config written by `ExperimentConfig.to_json`."""
-    return from_saved(json.loads(text))
 
 
 def from_saved(values: Any) -> ExperimentConfig:

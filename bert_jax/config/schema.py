@@ -172,7 +172,7 @@ class MeshConfig:
 
     data: AxisSize  # data parallelism
     fsdp: AxisSize  # data parallelism with sharded parameters
-    tensor: AxisSize  # tensor parallelism over heads, feed-forward and vocabulary
+    tensor: AxisSize  # tensor parallelism over heads and feed-forward
     shard_optimizer: bool  # shard moments and update over data as well (ZeRO-1)
 
 
@@ -205,7 +205,7 @@ class EvalConfig:
     """The evaluation on the held-out set."""
 
     every_steps: Count  # steps between evaluations
-    num_sequences: Count  # rows to evaluate, at most
+    num_sequences: Count  # rows to evaluate, at most, rounded up to whole batches
     masked_lm_prob: Fraction  # as data.masked_lm_prob, for held-out rows
     # small tasks that are scored as well: blimp:DIR, stsb:DIR; see probes.py
     probes: Annotated[tuple[str, ...], Added(())]
