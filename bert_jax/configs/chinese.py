@@ -3,9 +3,9 @@
     python -m bert_jax.train --config=configs/chinese.py --workdir=DIR
         --config.tokenizer.vocab_file=vocab.txt
 
-Use the vocab.txt of Google's bert-base-chinese, because a WordPiece vocabulary trained
-by this project has at most 1,000 characters. Sizes are from the google-research/bert
-README and the released bert_config.json; everything else is that of configs/base.py.
+Use the vocab.txt of Google's bert-base-chinese, which has nearly all characters. Sizes
+are from the google-research/bert README and the released bert_config.json; everything
+else is that of configs/base.py.
 """
 
 import ml_collections

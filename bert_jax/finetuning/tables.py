@@ -1,14 +1,16 @@
 """Reads tables from files and TensorFlow Datasets, and the labels in their columns.
 
 tsv:PATH      tab-separated, without quoting, as in GLUE
-csv:PATH      separated by commas, or by semicolons if the header has no comma; fields
-              with separators, quotes or line breaks are quoted
+csv:PATH      separated by commas, by semicolons if the first line has no comma, or as
+              a first line sep=; says; fields with separators, quotes or line breaks
+              are quoted
 jsonl:PATH    one JSON object per line; its keys are the columns
+parquet:PATH  its columns
 tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, with classes converted to their
               names; SPLIT may be a slice such as train[:10%]
 
 The first line of a tsv or csv names the columns, unless the caller does. A byte order
-mark is removed. Files may be compressed with gzip or bzip2. Text must be UTF-8.
+mark is removed. Text must be UTF-8, and may be compressed with gzip, bzip2, xz or zstd.
 
 Shapes: N example, C class.
 """
@@ -208,10 +210,8 @@ def _parquet(spec: str, path: str, header: tuple[str, ...]) -> Table:
     with parquet.opened(path) as file:
         names, table = file.schema_arrow.names, file.read()
     columns = {
-        name: [
-            x.decode(errors="replace") if isinstance(x, bytes) else x for x in values
-        ]
-        for name, values in table.to_pydict().items()
+        name: [x.decode(errors="replace") if isinstance(x, bytes) else x for x in cells]
+        for name, cells in table.to_pydict().items()
     }
     repeated = [name for name in columns if names.count(name) > 1]
     return Table(spec, columns, repeated=repeated)

@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules, selected by name.
 
-`adamw_bert`, the default, is the released optimizer: AdamW without bias correction.
+`adamw_bert` is the released optimizer, AdamW without bias correction.
 `adamw` and `lamb` are optax's. In all of them, epsilon is added outside the square
 root, and weight decay is decoupled and does not apply to biases and LayerNorm. `muon`
 orthogonalizes the updates of the layers' kernels, and is `adamw` for the others.

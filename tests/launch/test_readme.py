@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax import errors
 from tests.commands import ROOT, capture
 
 README = (ROOT / "launch/README.md").read_text()
@@ -91,9 +90,3 @@ def test_restart_and_sbatch_print_the_command_of_training():
     script = sbatch[sbatch.index("launch/slurm.sbatch") :]
     printed = dry_run(script).split()
     assert printed[0] == "srun" and printed[-len(script) + 1 :] == script[1:]
-
-
-def test_the_table_has_every_exit_code():
-    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    table = set(map(int, re.findall(r"^\| (\d+) ", README, re.MULTILINE)))
-    assert table == codes - {errors.EXIT_BROKEN_PIPE} | {0, 1}
