@@ -57,11 +57,17 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
     assert message in error_of("bert_jax.train", *arguments)
 
 
-def test_a_flag_of_a_command_with_an_invalid_value_is_one_line():
-    result = run("bert_jax.prepare", "--workers=0")
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--workers=0", "--workers=0 is invalid: it must be a positive integer"),
+        ("--scratch_dir=gs://b/x", "--scratch_dir=gs://b/x is not a local directory"),
+    ],
+)
+def test_a_flag_of_a_command_with_an_invalid_value_is_one_line(flag, message):
+    result = run("bert_jax.prepare", "--config=tiny", flag)
     assert (result.returncode, result.stdout) == (2, "")
-    error = "--workers=0 is invalid: it must be a positive integer"
-    assert error in result.stderr and result.stderr.count("\n") == 1
+    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
