@@ -68,7 +68,7 @@ if [[ ${1---help} == --help ]]; then
   exit $(($# ? 0 : 2))
 fi
 workdir=$(printf '%s\n' "$@" | sed -n 's/^--workdir=//p' | tail -n 1)
-workdir=${workdir/#\~\//"${HOME-}/"}
+workdir=${workdir/#\~\//"${HOME-}/"} workdir=${workdir/#gcs:/gs:}
 if [[ -z $workdir ]]; then
   log "error: the command has no --workdir=DIR, whose checkpoints show progress; add it"
   exit 2
@@ -81,6 +81,9 @@ if [[ -n $dry_run ]]; then
   printf '%q ' "$@"
   echo
   exit
+fi
+if [[ $workdir == *://* ]] && ! command -v gcloud >/dev/null; then
+  log "without gcloud, checkpoints in $workdir are not seen: at most $MAX_STALLED restarts"
 fi
 trap 'forward TERM' TERM HUP
 trap 'forward INT' INT

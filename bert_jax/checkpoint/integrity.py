@@ -130,12 +130,14 @@ def recover(workdir: str, on_found: Callable[[int], None] | None = None) -> int:
 def _is_half_deleted(workdir: str, step: int) -> bool:
     """Returns whether a run was killed while Orbax deleted a checkpoint for good.
 
-    Orbax removes the files at its top first, which no complete checkpoint lacks both.
+    From four CPUs on, Orbax removes the files at the top first, of which every complete
+    checkpoint has two. A link was made by the user.
     """
+    path = directory_of(workdir, step)
+    if os.path.islink(path) or os.path.isfile(path):
+        return False
     top = (STEP_METADATA, digests.SUMS_FILE)
-    return not any(
-        storage.exists(os.path.join(directory_of(workdir, step), name)) for name in top
-    )
+    return not any(storage.exists(os.path.join(path, name)) for name in top)
 
 
 def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:

@@ -132,7 +132,7 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     has_one = ";" in outside and "," not in outside and len(header) != 1
     delimiter = ";" if has_one else ","
     if first.startswith("sep="):  # of Excel
-        delimiter, first, number = first[4:5].strip() or ",", next(text, ""), 1
+        delimiter, first, number = first[4:5].strip("\n") or ",", next(text, ""), 1
     options = {"delimiter": delimiter, "skipinitialspace": True, "strict": True}
     reader = csv.reader(itertools.chain([first], text), **options)
     rows: list[tuple[int, list[str]]] = []
@@ -208,10 +208,10 @@ def encodable(value: Any) -> Any:
 
 def _parquet(spec: str, path: str, header: tuple[str, ...]) -> Table:
     with parquet.opened(path) as file:
-        names, table = file.schema_arrow.names, file.read()
+        names, found = file.schema_arrow.names, file.read().to_pydict()
     columns = {
         name: [x.decode(errors="replace") if isinstance(x, bytes) else x for x in cells]
-        for name, cells in table.to_pydict().items()
+        for name, cells in found.items()
     }
     repeated = [name for name in columns if names.count(name) > 1]
     return Table(spec, columns, repeated=repeated)

@@ -124,8 +124,10 @@ def test_older_checkpoints_without_readable_metadata_are_moved(tmp_path, capsys)
     directory = pathlib.Path(integrity.directory_of(str(tmp_path), 20))
     for path in filter(pathlib.Path.is_file, directory.iterdir()):
         path.unlink()
+    (directory.parent / "15").symlink_to("elsewhere")  # by the user, so it is moved
+    assert integrity.recover(str(tmp_path)) == 30
+    assert "checkpoint 15 is corrupt" in capsys.readouterr().out
     assert integrity.recover(str(tmp_path)) == 30
     assert not directory.exists() and not capsys.readouterr().out
-    assert [x.name for x in (tmp_path / integrity.CORRUPT_DIRECTORY).iterdir()] == [
-        "10"
-    ]
+    moved = (tmp_path / integrity.CORRUPT_DIRECTORY).iterdir()
+    assert sorted(path.name for path in moved) == ["10", "15"]

@@ -44,6 +44,7 @@ def test_csv_fields_may_contain_commas_quotes_and_line_breaks(tmp_path):
         "text;label\na, b;1\nc;0\n",
         'sep=;\n"text";"label"\n"a, b";1\n"c";0\n',
         "sep=;\ntext;label,raw;label\na, b;;1\nc;;0\n",
+        "sep=\t\ntext\tlabel\na, b\t1\nc\t0\n",
         '"text";"label";"a, b"\n"a, b";1;x\n"c";0;x\n',
         'text, label\n"a, b", "1"\nc, 0\n',
         '\n\n text ,label\n"a, b",1\n\nc,0\n',

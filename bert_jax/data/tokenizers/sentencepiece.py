@@ -66,8 +66,8 @@ class SentencePiece(base.Tokenizer):
     def huggingface(self) -> tokenizers.Tokenizer:
         # For models of training.py the ids are identical. In other unigram models
         # scores are not multiples of its SCORE_UNIT, so ties between pieces (in runs of
-        # dashes) may be resolved differently, and user-defined symbols are found after
-        # normalization, which may have changed them.
+        # dashes) may be resolved differently. User-defined symbols, also of BPE, are
+        # found after normalization, which may have changed them.
         model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
             tokenizers.models.Unigram(
