@@ -110,12 +110,12 @@ def end(saver: Saver) -> None:
     last_step, workdir = saver.budget.last_step, saver.workdir
     with saver.monitor.activity("ending"):
         saver.checkpoints.close()
-        say = saver.monitor.print
+        log = saver.monitor.print
         multihost.agree(
-            "end", lambda: say(overview.finish(workdir, last_step, saver.held_out))
+            "end", lambda: log(overview.finish(workdir, last_step, saver.held_out))
         )
         if multihost.is_first() and (excess := round(saver.budget.excess())):
-            say(f"config.budget_hours was exceeded by {format_duration(excess)}.")
+            log(f"config.budget_hours was exceeded by {format_duration(excess)}.")
         lease.release_all()
 
 

@@ -42,7 +42,7 @@ run() {
   child=""
 }
 
-# Prints the names of the complete checkpoints, and others.
+# Lists the checkpoints; only the names of complete ones are numbers.
 checkpoints() {
   if [[ $workdir == *://* ]]; then
     gcloud storage ls "${workdir%/}/checkpoints/*/commit_success.txt" |

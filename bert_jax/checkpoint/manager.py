@@ -43,10 +43,10 @@ class _Manager(ocp.CheckpointManager):
     queries it from its own thread at the end of a save, with the step of the save, when
     later steps have started, so a notice during the save would be lost.
 
-    Orbax reports the error of a save once, to whoever asks first. If that is the
-    training loop, the thread that ends the save takes it for complete, and deletes
-    older checkpoints. So only this thread asks. After an error, it waits for the other
-    processes until a timeout, so the error is kept before, and nothing waits for it.
+    Orbax clears the error of a save when it raises it. If the training loop queried it,
+    Orbax's finalize thread would find no error, and delete older checkpoints. So only
+    that thread queries it. After an error, it waits for the other processes until a
+    timeout, so the error is recorded before, and no caller waits for the thread.
     """
 
     _failure: Exception | None = None

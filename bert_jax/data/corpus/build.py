@@ -29,7 +29,7 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import lines, sources
+from bert_jax.data.sources import json_lines, lines, sources
 from bert_jax.data.sources.kind import DatasetSource, InputFile, Source
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -147,9 +147,9 @@ def _write(
         plan = sorted_runs.plan_shards(runs, data, id_dtype)
     if dropped := plan.counts["json_lines_too_long"]:
         print(
-            f"warning: {dropped:,} lines of JSON were dropped, which are over 4 times"
-            f" as long as config.data.max_document_bytes={data.max_document_bytes};"
-            " raise it to keep them",
+            f"warning: {dropped:,} lines of JSON were dropped, which are over"
+            f" {json_lines.JSON_OVERHEAD} times as long as config.data"
+            f".max_document_bytes={data.max_document_bytes}; raise it to keep them",
             flush=True,
         )
     for number, source in enumerate(inputs):
