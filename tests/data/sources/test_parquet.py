@@ -82,6 +82,16 @@ def test_the_column_may_be_omitted_if_it_is_text_or_the_only_one_of_text(tmp_pat
         documents(f"parquet:{path}")
 
 
+def test_text_that_is_stored_as_bytes_is_found_like_text(tmp_path):
+    path = write(tmp_path / "a.parquet", {"url": ["u"], "text": [b"One."]})
+    assert documents(f"parquet:{path}") == [("One.",)]
+    write(path, {"id": [1], "body": [b"One."]})
+    assert documents(f"parquet:{path}") == [("One.",)]
+    write(path, {"id": [1], "a": [b"x"], "b": [b"One."]})
+    with pytest.raises(ConfigError, match="no single column of text; append .*: a, b$"):
+        documents(f"parquet:{path}")
+
+
 def test_a_field_of_a_struct_and_a_column_with_a_dot(tmp_path, expected):
     rows = [{"body": {"text": text, "n": 1}} for text in TEXTS]
     rows[3], rows[4]["body"]["text"] = None, None  # nulls are empty documents
