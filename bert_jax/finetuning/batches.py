@@ -7,6 +7,7 @@ and only the last epoch may drop a few rows at its end.
 Shapes: N row of the set, B row of the batch, T token.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -41,24 +42,20 @@ class Shuffled:
         """
         self._num_rows, self._batch_size, self._seed = num_rows, batch_size, seed
         self._lengths_N = lengths_N
-        self._orders: dict[int, np.ndarray] = {}  # cache: the epochs of the last call
+        # A batch may hold rows of two epochs.
+        self._order_of = functools.lru_cache(maxsize=2)(self._order)
 
     def of_step(self, step: int) -> np.ndarray:
         """Returns int64[B], the rows of the step after `step` steps."""
-        first = step * self._batch_size
-        positions_B = np.arange(first, first + self._batch_size)
-        epochs_B = positions_B // self._num_rows
-        rows_B = np.empty(self._batch_size, np.int64)
-        orders = {epoch: self._order(epoch) for epoch in np.unique(epochs_B).tolist()}
-        for epoch, order_N in orders.items():
-            in_epoch_B = epochs_B == epoch
-            rows_B[in_epoch_B] = order_N[positions_B[in_epoch_B] % self._num_rows]
-        self._orders = orders
-        return rows_B
+        first, N = step * self._batch_size, self._num_rows
+        last = first + self._batch_size - 1
+        parts = [
+            self._order_of(epoch)[max(first - epoch * N, 0) : last + 1 - epoch * N]
+            for epoch in range(first // N, last // N + 1)
+        ]
+        return np.concatenate(parts)
 
     def _order(self, epoch: int) -> np.ndarray:
-        if epoch in self._orders:
-            return self._orders[epoch]
         rng = np.random.default_rng((self._seed, epoch))
         order_N = rng.permutation(self._num_rows)
         if self._lengths_N is None:
@@ -162,14 +159,12 @@ class Predictor:
         """
         whole = np.zeros(0)
         for rows_B, found in self.batches(params, features):
-            of_tokens = [self._max_length] if found.ndim == 3 else []
+            if found.ndim == 3:  # T is that of the longest row of the batch
+                missing = self._max_length - found.shape[1]
+                found = np.pad(found, [(0, 0), (0, missing), (0, 0)])
             if not whole.size:
-                rest = found.shape[1 + len(of_tokens) :]
-                whole = np.zeros((len(features), *of_tokens, *rest), found.dtype)
-            if of_tokens:
-                whole[rows_B, : found.shape[1]] = found
-            else:
-                whole[rows_B] = found
+                whole = np.zeros((len(features), *found.shape[1:]), found.dtype)
+            whole[rows_B] = found
             if on_rows is not None:
                 on_rows(len(rows_B))
         return whole
