@@ -94,29 +94,26 @@ def read_datasets(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
     def split(spec: str, role: Role) -> Split:
         nonlocal names
         examples: Any
-        examples, names = task.read(spec, header, names, role)
-        if role == "test":
-            examples = examples.as_test_set(train.examples)
-        elif not examples.is_labelled:
-            raise ConfigError(
-                f"{spec} has no labels, which a train or dev set needs; check the"
-                " columns that config.task names"
-            )
-        features = task.featurize(examples, names, tokenizer, length, role)
-        if not len(features):
-            raise ConfigError(f"{spec} has no examples; {examples.why_empty()}")
+        try:
+            examples, names = task.read(spec, header, names, role)
+            if role == "test":
+                examples = examples.as_test_set(train.examples)
+            elif not examples.is_labelled:
+                raise ConfigError(
+                    f"{spec} has no labels, which a train or dev set needs; check the"
+                    " columns that config.task names"
+                )
+            features = task.featurize(examples, names, tokenizer, length, role)
+            if not len(features):
+                raise ConfigError(f"{spec} has no examples; {examples.why_empty()}")
+        except ConfigError as error:
+            error.args = (f"config.data.{role}: {error}",)
+            raise
         return Split(spec, examples, features)
 
-    role: Role = "train"
-    try:
-        train = split(config.data.train, role)
-        role = "dev"
-        dev = tuple(split(spec, role) for spec in config.data.dev)
-        role = "test"
-        test = tuple(split(spec, role) for spec in config.data.test)
-    except ConfigError as error:
-        error.args = (f"config.data.{role}: {error}",)
-        raise
+    train = split(config.data.train, "train")
+    dev = tuple(split(spec, "dev") for spec in config.data.dev)
+    test = tuple(split(spec, "test") for spec in config.data.test)
     return Datasets(names, train, dev, test)
 
 
@@ -321,9 +318,9 @@ def check_teacher(
 
 def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
     """Raises ConfigError if the metric is an F1 undefined for the number of classes."""
-    undefined = "macro_f1" if len(datasets.names) == 2 else "f1"
+    is_binary = len(datasets.names) == 2
+    defined, undefined = ("f1", "macro_f1") if is_binary else ("macro_f1", "f1")
     if config.task.kind == "classification" and config.metric == undefined:
-        defined = "f1" if undefined == "macro_f1" else "macro_f1"
         raise ConfigError(
             f"config.metric={undefined!r} is not defined for {len(datasets.names)}"
             f" classes; set config.metric={defined}"
