@@ -88,12 +88,12 @@ def open_source(directory: Path) -> Source:
     is_recorded = tokenizer is not None and tokenizer.lowercase is not None
 
     def load(names: list[str]) -> list[np.ndarray]:
-        if DECODER in names and not config["tie_word_embeddings"]:
-            raise ConfigError(
-                f"{path} has tie_word_embeddings=False; only True is supported for the"
-                " masked-LM head"
-            )
         if DECODER in names:
+            if not config["tie_word_embeddings"]:
+                raise ConfigError(
+                    f"{path} has tie_word_embeddings=False; only True is supported for"
+                    " the masked-LM head"
+                )
             tensors.check_repeated()
         return list(map(tensors.read, names))
 
