@@ -79,9 +79,16 @@ def read(workdir: str) -> Result | None:
     remedy = f"remove {workdir} to repeat the run"
     values: Any = small_files.read_json(path, remedy)
     try:
-        return Result(**values | {"history": tuple(values["history"])})
-    except (TypeError, KeyError):
+        metrics = without_nulls(values["metrics"])
+        history = tuple(map(without_nulls, values["history"]))
+        return Result(**values | {"metrics": metrics, "history": history})
+    except (TypeError, KeyError, AttributeError):
         raise CorruptError(f"{path} is corrupt; {remedy}") from None
+
+
+def without_nulls(metrics: dict[str, float | None]) -> dict[str, float]:
+    """Returns metrics with NaN for null, as metrics.jsonl and older results have it."""
+    return {name: math.nan if x is None else x for name, x in metrics.items()}
 
 
 def read_all(workdir: str) -> list[Result]:
@@ -95,10 +102,10 @@ def best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
     return max(history, key=lambda entry: worth(entry, metric), default={})
 
 
-def worth(metrics: dict[str, Any], metric: str) -> float:
+def worth(metrics: dict[str, float], metric: str) -> float:
     """Returns the value that ranks metrics; NaN and a missing value rank last."""
-    value = metrics.get(metric)  # null in files of earlier versions
-    return value if value is not None and math.isfinite(value) else -math.inf
+    value = metrics.get(metric, math.nan)
+    return value if math.isfinite(value) else -math.inf
 
 
 def best_run(results: Sequence[Result], metric: str) -> Result:
@@ -113,14 +120,14 @@ def best_run(results: Sequence[Result], metric: str) -> Result:
 def print_table(results: Sequence[Result], metric: str) -> None:
     """Prints one line per run, and mean and standard deviation over seeds."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    names = dict.fromkeys(name for result in results for name in result.metrics)
-    others = [name for name in names if name != metric]
-    for name in ("learning rate", "seed", "best step", metric, *others):
+    found = (name for result in results for name in result.metrics)
+    names = dict.fromkeys([metric, *found])
+    for name in ("learning rate", "seed", "best step", *names):
         table.add_column(name, justify="right")
     for result in results:
         values = [
             f"{result.metrics[name]:.4f}" if name in result.metrics else "diverged"
-            for name in (metric, *others)
+            for name in names
         ]
         is_late = bool(result.diverged and result.best_step)
         table.add_row(

@@ -7,7 +7,6 @@ is complete, result.json.
 
 import contextlib
 import dataclasses
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -299,10 +298,10 @@ def _read_history(workdir: str) -> list[dict[str, float]]:
     history = []
     for line in writer.read(workdir):
         dev = {
-            name.removeprefix("dev_"): math.nan if value is None else value  # as logged
+            name.removeprefix("dev_"): value
             for name, value in line.items()
             if name.startswith("dev_")
         }
         if dev:
-            history.append({"step": line["step"], **dev})
+            history.append({"step": line["step"], **results.without_nulls(dev)})
     return history

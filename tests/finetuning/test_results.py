@@ -44,7 +44,23 @@ def test_results_of_a_sweep_are_read_by_learning_rate_and_seed(tmp_path):
     assert results.read_all(str(tmp_path)) == expected
 
 
-@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
+def test_null_in_the_result_of_an_earlier_version_is_nan(tmp_path, capsys):
+    """Such a result ended `print_table`, which writes the table of a sweep."""
+    history = ({"step": 10, "pearson": math.nan},)
+    stored = Result(2e-5, 0, "", 10, {"pearson": math.nan}, history)
+    results.write(str(tmp_path), stored)
+    path = tmp_path / "result.json"
+    path.write_text(path.read_text().replace("NaN", "null"))
+    found = results.read(str(tmp_path))
+    assert math.isnan(found.metrics["pearson"] + found.history[0]["pearson"])
+    results.print_table([found], "pearson")
+    assert "nan" in capsys.readouterr().out
+
+
+BROKEN = {"metrics": [], "history": []}
+
+
+@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, BROKEN, 0, []])
 def test_a_corrupt_result_is_an_error(tmp_path, content):
     (tmp_path / "result.json").write_text(json.dumps(content))
     with pytest.raises(CorruptError, match="result.json is .*; remove .* to repeat"):
