@@ -51,10 +51,8 @@ class Table:
     spec: str  # for error messages
     # values by column name; strings, or any JSON value for jsonl
     columns: dict[str, list[Any]]
-    # lines that were dropped because their number of columns differs from the number of
-    # names
-    num_dropped: int = 0
-    first_dropped: int = 0  # line number of the first dropped line; 0 if there is none
+    # numbers of the lines that were dropped, which do not have a value for each name
+    dropped: Sequence[int] = ()
     # line number of the first object that lacks a column, which is None there
     absent: Mapping[str, int] = dataclasses.field(default_factory=dict)
     repeated: Collection[str] = ()  # names of several columns, which cannot be used
@@ -178,11 +176,10 @@ def _from_rows(
             " columns: correct the spec or the lines; in a csv, a text with a comma is"
             " quoted"
         )
-    columns = zip(*kept, strict=True) if kept else ([] for _ in names)
-    table = {name: list(c) for name, c in zip(names, columns, strict=True)}
-    first_dropped = dropped[0][0] if dropped else 0
+    table = {name: [row[i] for row in kept] for i, name in enumerate(names)}
+    numbers = [number for number, _ in dropped]
     repeated = [name for name, count in collections.Counter(names).items() if count > 1]
-    return Table(spec, table, len(dropped), first_dropped, repeated=repeated)
+    return Table(spec, table, numbers, repeated=repeated)
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:

@@ -48,12 +48,15 @@ SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]; the count divides t
 Role = Literal["train", "dev", "test"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Examples(abc.ABC):
     """The examples of a data set.
 
     Counts of lost or mended data are attributes with the names in `sweep.LOSSES`.
     """
+
+    num_lost_lines: int = 0  # lines of a table that were dropped
+    num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     @property
     def is_labelled(self) -> bool:
@@ -88,8 +91,8 @@ class Examples(abc.ABC):
 
     def why_empty(self) -> str:
         """Returns why the data set has no rows, and what to do."""
-        if num_unlabelled := getattr(self, "num_unlabelled", 0):
-            return f"none of its {num_unlabelled} examples has a label: label them"
+        if self.num_unlabelled:
+            return f"none of its {self.num_unlabelled} examples has a label: label them"
         return "give a non-empty data set"
 
 
@@ -103,14 +106,12 @@ class Texts(Examples):
     # test set
     labels: np.ndarray | None
     index: np.ndarray  # int64[N], each example's index in the leaderboard's file
-    num_lost_lines: int = 0  # lines of the table that were dropped
-    num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     def write(self, directory, predicted, names):
         rows = []
         for i, value in enumerate(predicted.tolist()):
             pair = {} if self.b is None else {"pair": self.b[i]}
-            rows.append({"text": self.a[i], **pair, "label": _label(value, names)})
+            rows.append({"text": self.a[i], **pair, "label": label_of(value, names)})
         write_json_lines(directory / "predictions.jsonl", rows)
 
     def class_counts(self, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -132,7 +133,8 @@ class Texts(Examples):
         return [str(names[i]) for i in labels], [str(names[i]) for i in predicted]
 
 
-def _label(value: Any, names: Sequence[str]) -> Any:
+def label_of(value: Any, names: Sequence[str]) -> Any:
+    """Returns the name of a class, the list of names of a set, or a score itself."""
     if isinstance(value, list):
         return [name for name, is_there in zip(names, value, strict=True) if is_there]
     return value if isinstance(value, float) else names[value]
@@ -141,11 +143,11 @@ def _label(value: Any, names: Sequence[str]) -> Any:
 def read_table(spec: str, header: tuple[str, ...], role: Role) -> Table:
     """Reads a table, from which no lines may be dropped if it is a test set."""
     table = tables.read(spec, header)
-    if table.num_dropped and role == "test":
+    if table.dropped and role == "test":
         raise ConfigError(
-            f"{spec}: line {table.first_dropped} has a different number of columns"
-            f" than the first line (as do {table.num_dropped} lines in all); a test"
-            " set needs a prediction for every line, so correct them"
+            f"{spec}: line {table.dropped[0]} has a different number of columns than"
+            f" the first line (as do {len(table.dropped)} lines in all); a test set"
+            " needs a prediction for every line, so correct them"
         )
     return table
 
@@ -196,8 +198,9 @@ class Features:
         return {"weights": (items_B >= 0).astype(np.float32)} | inputs
 
     def inputs(self, items_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns `batch` without weights and padding rows."""
-        raise NotImplementedError
+        """Returns `batch` without weights and padding rows; by default, no labels."""
+        rows = self.rows.cut(items_B)
+        return rows.arrays(rows.layout(items_B))
 
 
 class Form(NamedTuple):
@@ -278,6 +281,12 @@ class Task(abc.ABC):
     ) -> None:
         """Checks keys against each other; the task of a trained model has no config."""
 
+    @property
+    def labels_key(self) -> str:
+        """The config key that has the names of the labels."""
+        is_given = getattr(self, "labels", ())
+        return "config.task.labels" if is_given else "config.data.train"
+
     def label_names(self, table: Table) -> tuple[str, ...]:
         """Returns the labels in a training set; () if the head's outputs have none."""
         return ()
@@ -292,7 +301,8 @@ class Task(abc.ABC):
         table = read_table(spec, header, role)
         if role == "train":
             names = getattr(self, "labels", ()) or self.label_names(table)
-        return self.parse(table, names, role), names
+        examples = self.parse(table, names, role)
+        return dataclasses.replace(examples, num_lost_lines=len(table.dropped)), names
 
     def parse(self, table: Table, names: Sequence[str], role: Role) -> Examples:
         raise NotImplementedError

@@ -29,8 +29,6 @@ class Choices(Examples):
     choices: list[list[str]]
     # int32[N], index of the correct choice, from 0; None for a test set
     labels: np.ndarray | None
-    num_lost_lines: int = 0  # lines of the table that were dropped
-    num_unlabelled: int = 0  # examples that were dropped because they have no label
 
     def write(self, directory, predicted, names):
         rows = [
@@ -85,10 +83,10 @@ class MultipleChoice(Task):
                 for prefix, texts in zip(prefixes[0], found, strict=True)
             ]
         if role == "test":
-            return Choices(contexts, found, None, table.num_dropped)
+            return Choices(contexts, found, None)
         numbers = [str(i) for i in range(number)]
         correct = tables.classes(table, self.label, numbers, KEY)
-        return base.labelled(Choices(contexts, found, correct, table.num_dropped))
+        return base.labelled(Choices(contexts, found, correct))
 
     def of_inputs(self, inputs, settings):
         return Choices([x[0] for x in inputs], [[*x[1:]] for x in inputs], None)

@@ -59,7 +59,6 @@ class Questions(Examples):
     # answers whose text was not found near their offset; not used in training. White
     # space and normal forms of Unicode may differ.
     num_lost: int
-    num_lost_lines: int = 0  # lines of a table that were dropped
 
     @property
     def is_labelled(self) -> bool:
@@ -106,7 +105,7 @@ def read(spec: str, header: tuple[str, ...] = (), role: Role = "train") -> Quest
             entries = _entries(path)
         else:
             table = base.read_table(spec, header, role)
-            entries, num_lost_lines = _table_entries(table, role), table.num_dropped
+            entries, num_lost_lines = _table_entries(table, role), len(table.dropped)
         found = [(context, entry, _answers(entry)) for context, entry in entries]
         is_labelled = any(answers for _, _, answers in found)
         questions: list[Question] = []
@@ -143,7 +142,7 @@ def read(spec: str, header: tuple[str, ...] = (), role: Role = "train") -> Quest
         any(question.is_impossible for question in questions),
         counts["mended"],
         counts["lost"],
-        num_lost_lines,
+        num_lost_lines=num_lost_lines,
     )
 
 
@@ -285,8 +284,7 @@ class QuestionFeatures(Features):
         (run_squad.py).
         """
         if self.answers_W2 is None:
-            rows = self.rows.cut(windows_B)
-            return rows.arrays(rows.layout(windows_B))
+            return super().inputs(windows_B)
         first_B, last_B = self.answers_W2[windows_B].T
         found = self.rows.arrays(self.rows.layout(windows_B))
         return found | {"start_positions": first_B, "end_positions": last_B}

@@ -71,7 +71,7 @@ class Similarity(Task):
             labels = np.ones(len(a), np.float32)
             # One column is paired with itself.
             texts = a, b[0] if b else a
-            return Texts(*texts, labels, np.arange(len(a)), table.num_dropped)
+            return Texts(*texts, labels, np.arange(len(a)))
         label = "" if role == "test" else self.label
         return read_pairs(table, self.text, label, self.max_label)
 
@@ -120,7 +120,7 @@ def read_pairs(
       max_label: score whose target cosine is 1; the key or file `given_as` has it.
     """
     a, b = (tables.texts(table, name, "config.task.text") for name in text)
-    found = Texts(a, b, None, np.arange(len(a)), table.num_dropped)
+    found = Texts(a, b, None, np.arange(len(a)))
     if not label:
         return found
 

@@ -50,7 +50,6 @@ class Sentences(Examples):
     # BIO tags of each sentence's words; None for a test set
     tags: list[list[str]] | None
     num_empty: int = 0  # sentences of a table that were skipped, without words
-    num_lost_lines: int = 0  # lines of the table that were dropped
 
     @property
     def is_labelled(self):
@@ -125,8 +124,7 @@ class Tagging(Task):
     def featurize(self, examples, names, tokenizer, length, role):
         if role == "test":  # its tags may have types that are not in the training set
             examples = dataclasses.replace(examples, tags=None)
-        key = "config.task.labels" if self.labels else "config.data.train"
-        return from_sentences(examples, names, tokenizer, length, key)
+        return from_sentences(examples, names, tokenizer, length, self.labels_key)
 
     def loss(self, outputs, batch):
         """Returns the summed cross entropy in nats and the number of labelled tokens.
@@ -256,7 +254,8 @@ def read(
         tables.check_header(spec, header)
         return _read_file(path, words, tags, role != "test")
     table = base.read_table(spec, header, role)
-    return _of_table(table, words, tags if role != "test" else "")
+    found = _of_table(table, words, tags if role != "test" else "")
+    return dataclasses.replace(found, num_lost_lines=len(table.dropped))
 
 
 def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
@@ -339,7 +338,7 @@ def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
 
 
 def _of_table(table: Table, words: str, tags: str) -> Sentences:
-    spec, lost = table.spec, table.num_dropped
+    spec = table.spec
     found = _lists(table, words, "config.task.words")
     tags_found = _lists(table, tags, "config.task.tags") if tags else found
     kept = [pair for pair in zip(found, tags_found, strict=True) if pair[0]]
@@ -347,7 +346,7 @@ def _of_table(table: Table, words: str, tags: str) -> Sentences:
         raise ConfigError(f"{spec} has no sentences")
     sentences, num_empty = [words for words, _ in kept], len(found) - len(kept)
     if not tags:
-        return Sentences(spec, sentences, None, num_empty, lost)
+        return Sentences(spec, sentences, None, num_empty)
     for i, (sentence, row) in enumerate(kept, start=1):
         where = f"{spec}, sentence {i},"
         if len(sentence) != len(row):
@@ -358,7 +357,7 @@ def _of_table(table: Table, words: str, tags: str) -> Sentences:
         for tag in row:
             _check_tag(tag, where)
     bio = [to_bio(row) for _, row in kept]
-    return Sentences(spec, sentences, bio, num_empty, lost)
+    return Sentences(spec, sentences, bio, num_empty)
 
 
 def _lists(table: Table, column: str, key: str) -> list[list[str]]:

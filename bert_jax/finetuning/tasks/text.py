@@ -81,11 +81,6 @@ class TextTask(Task):
     def has_pairs(self):
         return self.num_texts == 2
 
-    @property
-    def labels_key(self) -> str:
-        """The config key that has the names of the labels."""
-        return "config.task.labels" if self.labels else "config.data.train"
-
     def check(self, length, config=None):
         key = "config.task.labels" if config else "config.json: id2label"
         check_labels(self.labels, key)
@@ -119,7 +114,7 @@ class TextTask(Task):
         elif self.glue and self.index:
             key = "config.task.index"
             indices = tables.scores(table, self.index, key).astype(np.int64)
-        return Texts(a, b[0] if b else None, labels, indices, table.num_dropped)
+        return Texts(a, b[0] if b else None, labels, indices)
 
     def featurize(self, examples, names, tokenizer, length, role):
         return text_features(examples.a, examples.b, examples.labels, tokenizer, length)
@@ -153,16 +148,14 @@ class TextFeatures(base.Features):
         return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
 
     def inputs(self, examples_B):
-        found = {}
+        C, rows_B = self.num_choices, examples_B
+        if C is not None:
+            rows_B = (examples_B[:, None] * C + np.arange(C)).ravel()
+        found = super().inputs(rows_B)
+        if C is not None:
+            found = {name: x.reshape(-1, C, x.shape[1]) for name, x in found.items()}
         if self.labels is not None:
             found["labels"] = self.labels[examples_B]
-        C = self.num_choices
-        if C is not None:
-            examples_B = (examples_B[:, None] * C + np.arange(C)).ravel()
-        rows = self.rows.cut(examples_B)
-        for name, array in rows.arrays(rows.layout(examples_B)).items():
-            T = array.shape[1]
-            found[name] = array if C is None else array.reshape(-1, C, T)
         return found
 
 
@@ -341,10 +334,7 @@ class MultiLabel(TextTask):
     def results(self, examples, predicted, logits, names):
         import scipy.special  # slow to import
 
-        chosen = [
-            [name for name, is_chosen in zip(names, row, strict=True) if is_chosen]
-            for row in predicted
-        ]
+        chosen = [base.label_of(row, names) for row in predicted.tolist()]
         probs_NC = scipy.special.expit(logits)
         return base.choices_with_probabilities("labels", chosen, probs_NC, names)
 
