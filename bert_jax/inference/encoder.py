@@ -19,9 +19,10 @@ import numpy as np
 
 from bert_jax.config.validation import one_of, require
 from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Rows
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.batches import Predictor
-from bert_jax.finetuning.tasks.text import TextFeatures
+from bert_jax.finetuning.tasks.base import Features
 from bert_jax.inference import model as base
 from bert_jax.inference.model import Model, Options, Parts, Text
 from bert_jax.loading import model as model_lib
@@ -128,14 +129,14 @@ class TextEncoder(Model):
         """
         parts = base.as_parts(texts)
         self._check(parts, layers, pooling)
-        found: list[Any] = [None] * len(parts)
+        found: Any = [None] * len(parts)
+        if pooling in TEXT_POOLING:
+            num_vectors = 4 if layers == "concat_last_four" else 1
+            shape = len(parts), num_vectors * self._config.hidden_size
+            found = np.zeros(shape, np.float32)
         if parts:
             self._compute(parts, layers, pooling, on_batch, found)
-        if pooling not in TEXT_POOLING:
-            return found
-        num_vectors = 4 if layers == "concat_last_four" else 1
-        shape = len(parts), num_vectors * self._config.hidden_size
-        return np.array(found, np.float32).reshape(shape)
+        return found
 
     def _compute(
         self,
@@ -143,12 +144,11 @@ class TextEncoder(Model):
         layers: str,
         pooling: str,
         on_batch: Callable[[int], object] | None,
-        found: list[Any],
+        found: Any,
     ) -> None:
         """Computes the features of each text into `found`."""
-        inputs, starts, ends = self._rows(texts)
-        rows, num_tokens_N = inputs.rows, inputs.num_tokens()
-        self.num_truncated += inputs.num_truncated
+        rows, starts, ends = self._rows(texts)
+        num_tokens_N = rows.num_tokens()
         self.num_tokens += int(num_tokens_N.sum())
         predictor = self._predictors.get((layers, pooling))
         if predictor is None:
@@ -156,10 +156,9 @@ class TextEncoder(Model):
             predictor = Predictor(self._graphdef, self._batching, outputs)
             self._predictors[layers, pooling] = predictor
         with jax.set_mesh(self._mesh):
-            for texts_B, values in predictor.batches(self._params, inputs):
+            for texts_B, values in predictor.batches(self._params, Features(rows)):
                 if pooling in TEXT_POOLING:
-                    for row, text in enumerate(texts_B):
-                        found[text] = values[row]
+                    found[texts_B] = values
                 else:
                     source_BT = rows.cut(texts_B).layout(texts_B).source_BT
                     for row, text in enumerate(texts_B):
@@ -174,23 +173,19 @@ class TextEncoder(Model):
                 if on_batch is not None:
                     on_batch(len(texts_B))
 
-    def _rows(self, texts: list[Parts]) -> tuple[TextFeatures, np.ndarray, np.ndarray]:
+    def _rows(self, texts: list[Parts]) -> tuple[Rows, np.ndarray, np.ndarray]:
         """Returns the rows, and the character offsets of their tokens."""
-        located = [self._locate(text[0]) for text in texts]
-        b_N = np.full(len(texts), -1)
-        for i, text in enumerate(texts):
-            if len(text) > 1:
-                b_N[i] = len(located)
-                located.append(self._locate(text[1]))
+        located = [self._locate(part) for text in texts for part in text]
+        num_parts_N = np.array([len(text) for text in texts])
+        a_N = np.cumsum(num_parts_N) - num_parts_N
+        b_N = np.where(num_parts_N > 1, a_N + 1, -1)
         ids = [text.ids for text in located]
         tokens = row_layout.join(ids, self.tokenizer, self.max_length)
-        a_N = np.arange(len(texts))
         rows, num_truncated = row_layout.of_pairs(tokens, a_N, b_N, self.max_length)
-        return (
-            TextFeatures(rows, None, None, num_truncated),
-            row_layout.aligned([text.starts for text in located], tokens, 0),
-            row_layout.aligned([text.ends for text in located], tokens, 0),
-        )
+        self.num_truncated += num_truncated
+        starts = row_layout.aligned([text.starts for text in located], tokens, 0)
+        ends = row_layout.aligned([text.ends for text in located], tokens, 0)
+        return rows, starts, ends
 
     def _check(self, parts: list[Parts], layers: str, pooling: str) -> None:
         require(pooling in POOLING, "pooling", pooling, one_of(POOLING))

@@ -124,9 +124,7 @@ class Scorer:
         # The places after [CLS]: 1 to n in each text of n tokens.
         position_M = np.arange(len(text_M)) - starts_N[text_M] + 1
         features = MaskedTokens(rows, text_M, position_M, self._tokenizer.id(MASK))
-        log_probs_M = np.zeros(0)
-        if len(features):
-            log_probs_M = self._predictor(params, features, on_batch)
+        log_probs_M = self._predictor(params, features, on_batch)
         values_N = np.bincount(text_M, weights=log_probs_M, minlength=len(texts))
         return Scores(values_N, lengths_N, num_truncated)
 
@@ -147,8 +145,7 @@ class MaskedTokens(Features):
 
     def inputs(self, items_B):
         text_B, position_B = self.text_M[items_B], self.position_M[items_B]
-        rows = self.rows.cut(text_B)
-        batch = rows.arrays(rows.layout(text_B))
+        batch = super().inputs(text_B)
         place = np.arange(len(text_B)), position_B
         batch["masked_lm_ids"] = batch["input_ids"][place][:, None]
         batch["masked_lm_positions"] = position_B[:, None].astype(np.int32)
