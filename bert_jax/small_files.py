@@ -1,6 +1,7 @@
 """Small files: limits on their size, and JSON objects."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -43,4 +44,14 @@ def read_json(
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    storage.write(str(path), (json.dumps(value, indent=2) + "\n").encode())
+    """Writes JSON, with null for NaN and infinity."""
+    text = json.dumps(_finite(value), indent=2) + "\n"
+    storage.write(str(path), text.encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

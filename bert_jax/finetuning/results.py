@@ -87,7 +87,7 @@ def read(workdir: str) -> Result | None:
 
 
 def without_nulls(metrics: dict[str, float | None]) -> dict[str, float]:
-    """Returns metrics with NaN for null, as metrics.jsonl and older results have it."""
+    """Returns metrics with NaN for null, which files have in its place."""
     return {name: math.nan if x is None else x for name, x in metrics.items()}
 
 

@@ -44,13 +44,13 @@ def test_results_of_a_sweep_are_read_by_learning_rate_and_seed(tmp_path):
     assert results.read_all(str(tmp_path)) == expected
 
 
-def test_null_in_the_result_of_an_earlier_version_is_nan(tmp_path, capsys):
-    """Such a result ended `print_table`, which writes the table of a sweep."""
+def test_an_undefined_metric_is_null_in_the_file_and_nan_when_read(tmp_path, capsys):
     history = ({"step": 10, "pearson": math.nan},)
     stored = Result(2e-5, 0, "", 10, {"pearson": math.nan}, history)
     results.write(str(tmp_path), stored)
-    path = tmp_path / "result.json"
-    path.write_text(path.read_text().replace("NaN", "null"))
+    values = json.loads((tmp_path / "result.json").read_text())
+    assert values["metrics"] == {"pearson": None}
+    assert values["history"] == [{"step": 10, "pearson": None}]
     found = results.read(str(tmp_path))
     assert math.isnan(found.metrics["pearson"] + found.history[0]["pearson"])
     results.print_table([found], "pearson")

@@ -56,10 +56,13 @@ class Sentences(Examples):
         return self.tags is not None
 
     def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
-        """Writes words, tags if known, and predicted tags for conlleval."""
+        """Writes words, tags if known, and predicted tags for conlleval.
+
+        A space in a word, which would begin another column, is written as _.
+        """
         lines = []
         for i, words in enumerate(self.words):
-            columns = [words, predicted[i]]
+            columns = [["_".join(word.split()) or "_" for word in words], predicted[i]]
             if self.tags is not None:
                 columns.insert(1, self.tags[i])
             lines += [" ".join(row) + "\n" for row in zip(*columns, strict=True)]
