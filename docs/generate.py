@@ -19,7 +19,6 @@ import os
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 import typing
 from collections.abc import Callable, Iterable
@@ -32,6 +31,7 @@ sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
 from benchmarks import report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
+from bert_jax import config as config_lib  # noqa: E402
 from bert_jax.__main__ import COMMANDS  # noqa: E402
 from bert_jax.config.validation import Mark  # noqa: E402
 from bert_jax.errors import ConfigError  # noqa: E402
@@ -145,20 +145,18 @@ class Key:
 
 def pretraining_keys() -> str:
     """Returns a table of the keys of bert_jax.config with two configs' values."""
-    from bert_jax.config import ExperimentConfig
-
     configs = {f"{name}.py": load(name) for name in ("tiny", "base")}
-    return _sections(config_keys(ExperimentConfig, "config"), configs)
+    return _sections(config_keys(config_lib.ExperimentConfig, "config"), configs)
 
 
 def finetuning_keys() -> str:
     """Returns tables of the keys of bert_jax.finetuning.config."""
-    from bert_jax.finetuning import config as config_lib
+    from bert_jax.finetuning import config as finetuning_config
     from bert_jax.finetuning.tasks import TASKS
 
     common = [
         key
-        for key in config_keys(config_lib.FinetuneConfig, "config")
+        for key in config_keys(finetuning_config.FinetuneConfig, "config")
         if key.path != "config.task"
     ]
     sst2 = {"finetune/glue.py:sst2": load("finetune.glue", "sst2")}
@@ -180,16 +178,15 @@ def finetuning_keys() -> str:
 
 def config_differences() -> str:
     """Returns, for each other config, a table of its keys that differ from base."""
-    base = flat(load("base"))
+    base = load("base")
     parts = []
     for path in sorted((ROOT / "bert_jax/configs").glob("[!_]*.py")):
         if path.stem in ("base", "tiny", "sizes"):
             continue
         module = importlib.import_module(f"bert_jax.configs.{path.stem}")
-        values = flat(module.get_config())
         rows = [
             [f"`{key}`", _value(base.get(key)), _value(value)]
-            for key, value in values.items()
+            for key, value in load(path.stem).items()
             if base.get(key) != value
         ]
         title = (module.__doc__ or "").strip().split("\n")[0]
@@ -222,28 +219,17 @@ def field_comments(kind: type) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
-        lines = inspect.getsource(base).splitlines(keepends=True)
         above: list[str] = []
-        tokens = tokenize.generate_tokens(iter(lines).__next__)
-        for number, line in enumerate(_comments_by_line(tokens, len(lines))):
-            source = lines[number].strip()
-            field = re.match(r"(\w+):", source)
-            if source.startswith("#"):
-                above.append(line)
-            elif field:
-                if text := line or " ".join(above):
+        for line in map(str.strip, inspect.getsource(base).splitlines()):
+            source, _, comment = line.rpartition("# ")
+            words = comment.replace(" | ", " or ")
+            if line.startswith("# "):
+                above.append(words)
+            elif field := re.match(r"(\w+):", line):
+                if text := words if source else " ".join(above):
                     comments.setdefault(field[1], text)
                 above = []
     return comments
-
-
-def _comments_by_line(tokens: Any, num_lines: int) -> list[str]:
-    found = [""] * num_lines
-    for token in tokens:
-        if token.type == tokenize.COMMENT:
-            words = token.string.lstrip("# ").replace(" | ", " or ")
-            found[token.start[0] - 1] = words
-    return found
 
 
 def _type_words(hint: Any) -> str:
@@ -263,7 +249,7 @@ def _limit_words(limit: Any) -> str:
     return f"length {limit}" if type(limit).__name__ == "Length" else str(limit)
 
 
-def _sections(keys: list[Key], configs: dict[str, Any]) -> str:
+def _sections(keys: list[Key], configs: dict[str, dict[str, Any]]) -> str:
     """Returns a table for the keys of each section of the config."""
     sections: dict[str, list[Key]] = {}
     for key in keys:
@@ -273,47 +259,29 @@ def _sections(keys: list[Key], configs: dict[str, Any]) -> str:
     )
 
 
-def _table(keys: list[Key], configs: dict[str, Any]) -> str:
+def _table(keys: list[Key], configs: dict[str, dict[str, Any]]) -> str:
     rows = [
         [
             f"`{key.path.rpartition('.')[2]}`",
             key.kind,
             key.comment,
-            *(_value(look_up(config, key.path)) for config in configs.values()),
+            *(_value(look_up(values, key.path)) for values in configs.values()),
         ]
         for key in keys
     ]
     return table(["key", "type", "meaning", *configs], rows)
 
 
-def load(name: str, *argument: str) -> Any:
-    return importlib.import_module(f"bert_jax.configs.{name}").get_config(*argument)
-
-
-def look_up(config: Any, path: str) -> Any:
-    """Returns the value of a key; for a key of phases, the list of their values."""
-    if "[i]" in path:
-        name, _, key = path.removeprefix("config.").partition("[i].")
-        return [item[key] for item in config[name]]
-    value = config
-    for part in path.split(".")[1:]:
-        value = value[part]
-    return value
-
-
-def flat(config: Any, path: str = "config") -> dict[str, Any]:
+def load(name: str, *argument: str) -> dict[str, Any]:
     """Returns the values of a config by the path of their key."""
-    found: dict[str, Any] = {}
-    for key in config:
-        value, name = config[key], f"{path}.{key}"
-        if hasattr(value, "keys"):
-            found |= flat(value, name)
-        elif key == "phases":
-            for i, phase in enumerate(value):
-                found |= flat(phase, f"{name}[{i}]")
-        else:
-            found[name] = value
-    return found
+    module = importlib.import_module(f"bert_jax.configs.{name}")
+    return config_lib.flatten(module.get_config(*argument), "config")
+
+
+def look_up(values: dict[str, Any], path: str) -> Any:
+    """Returns the value of a key; for a key of phases, the list of their values."""
+    found = [x for key, x in values.items() if re.sub(r"\d+\]", "i]", key) == path]
+    return found if "[i]" in path else found[0]
 
 
 def _value(value: Any) -> str:

@@ -234,9 +234,9 @@ def multiples_around(size: int, divisor: int) -> str:
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
     """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
-    if isinstance(value, dict):
+    if hasattr(value, "items"):
         items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+    elif isinstance(value, list | tuple) and value and hasattr(value[0], "items"):
         items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
     else:
         return {path: value}
