@@ -11,7 +11,6 @@ import shlex
 import sys
 import tempfile
 import traceback
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -365,12 +364,7 @@ def replacing(path: Path, mode: str = "x") -> Iterator[IO[Any]]:
 
     The mode is "x" for text and "xb" for bytes.
     """
-    tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     encoding = None if "b" in mode else "utf-8"
-    try:
+    with storage.replacing(str(path)) as tmp:
         with storage.open_own(tmp, mode, encoding=encoding) as file:
             yield file
-        os.replace(tmp, path)
-    except BaseException:
-        tmp.unlink(missing_ok=True)
-        raise

@@ -212,16 +212,8 @@ def write_with(path: str, fill: Callable[[str], T]) -> T:
     """
 
     def once() -> T:
-        # Each attempt has its own name, because two processes may write the same file.
-        tmp = f"{path}.{uuid.uuid4().hex}.tmp"
-        try:
-            result = fill(tmp)
-            os.replace(tmp, path)
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error is raised
-                _remove(tmp)
-            raise
-        return result
+        with replacing(path) as tmp:
+            return fill(tmp)
 
     def upload() -> T:
         with tempfile.TemporaryDirectory() as directory:
@@ -233,8 +225,22 @@ def write_with(path: str, fill: Callable[[str], T]) -> T:
     return with_retries(upload if is_remote(path) else once, path)
 
 
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yields a temporary path of a file, renamed to `path` unless an error occurs."""
+    # Each attempt has its own name, because two processes may write the same file.
+    tmp = f"{path}.{uuid.uuid4().hex}.tmp"
+    try:
+        yield tmp
+        os.replace(tmp, path)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is raised
+            _remove(tmp)
+        raise
+
+
 def is_temporary(name: str) -> bool:
-    """Returns whether a name is that of a temporary file of `write`."""
+    """Returns whether a name is that of a temporary file of `replacing`."""
     return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
 
 
