@@ -175,6 +175,15 @@ def test_overrides_may_precede_the_config_flag(arguments):
     assert run_code(program).stdout == "3 tiny x\n"
 
 
+def test_the_arguments_of_a_config_are_written_for_another_command(monkeypatch):
+    arguments = (
+        "-config tiny --config.seed 3 --x=1 --config.mesh.data -1 --config.remat"
+    )
+    monkeypatch.setattr(sys, "argv", ["train", *arguments.split(), "", "--noconfig.a"])
+    expected = "--config=tiny --config.seed=3 --config.mesh.data=-1 --config.remat="
+    assert cli.config_arguments() == f"{expected} --noconfig.a"
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "message"),
     [
