@@ -146,6 +146,3 @@ def loss_curves(name: str) -> str:
     image = text.getvalue().replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
     # Trailing spaces would differ from what an editor saves.
     return re.sub(r"[ \t]+$", "", image, flags=re.M)
-
-
-CHARTS: dict[str, Callable[..., str]] = {"loss_curves": loss_curves}

@@ -12,7 +12,6 @@ It is also a hook of mkdocs, which adds the documents of other directories to th
 
 import concurrent.futures
 import dataclasses
-import functools
 import importlib
 import inspect
 import os
@@ -90,18 +89,14 @@ def generated(pages: Iterable[Path]) -> dict[Path, str]:
     """Returns the text of pages, and of the charts in them, by path."""
     files: dict[Path, str] = {}
 
-    def image(name: str, draw: Callable[..., str]) -> Callable[..., str]:
-        @functools.wraps(draw)  # with its signature
-        def link(*arguments: str) -> str:
-            file = "_".join(dict.fromkeys([name, *arguments[:1]])) + ".svg"
-            files[DOCS / "charts" / file] = draw(*arguments)
-            return f"![{name.replace('_', ' ').capitalize()}](charts/{file})"
+    def loss_curves(name: str) -> str:
+        chart = f"charts/loss_curves_{name}.svg"
+        files[DOCS / chart] = report.loss_curves(name)
+        return f"![Loss curves]({chart})"
 
-        return link
-
-    images = {name: image(name, draw) for name, draw in report.CHARTS.items()}
+    generators = GENERATORS | {"loss_curves": loss_curves}
     for path in pages:
-        files[path] = report.fill(path.read_text(), GENERATORS | images)
+        files[path] = report.fill(path.read_text(), generators)
     return files
 
 
@@ -119,16 +114,9 @@ def commands() -> str:
 
 
 def _help(name: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", f"bert_jax.{name}", "--help"],
-        cwd=ROOT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    if result.returncode == 0:
-        return result.stdout
-    raise RuntimeError(f"bert_jax.{name} --help: {result.stderr}")
+    command = [sys.executable, "-m", f"bert_jax.{name}", "--help"]
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    return subprocess.check_output(command, cwd=ROOT, env=env, text=True)
 
 
 # ---- Configs
