@@ -1,6 +1,5 @@
 """Commands, flags, config keys and tests named in README.md and docs/ exist."""
 
-import ast
 import contextlib
 import importlib
 import importlib.util
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 import ml_collections
 import pytest
 
+from bert_jax import overrides
 from tests import corpora, fake_hub
 from tests.commands import ENV, ROOT, capture
 from tests.conftest import slow
@@ -47,13 +47,8 @@ def flags_of(module: str) -> set[str]:
     text = path.read_text()
     if "define_flags(" in text:
         text += (ROOT / "bert_jax/inference/lines.py").read_text()
-    tree = ast.parse(text)
-    names = {"config", "help"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr.startswith(("DEFINE_", "define_path")):
-                names.add(ast.literal_eval(node.args[0]))
-    return names
+    defined = re.findall(r'\b(?:DEFINE_\w+|define_path)\(\s*"(\w+)"', text)
+    return {"config", "help", *defined}
 
 
 def config_of(path: str) -> ml_collections.ConfigDict:
@@ -64,16 +59,7 @@ def config_of(path: str) -> ml_collections.ConfigDict:
 
 
 def has_key(config: ml_collections.ConfigDict, key: str) -> bool:
-    value = config
-    for part in re.findall(r"\w+", key):
-        if isinstance(value, tuple | list):
-            value = value[0]
-            if part.isdigit() or part == "i":
-                continue
-        if not hasattr(value, "keys") or part not in value:
-            return False
-        value = value[part]
-    return True
+    return re.sub(r"\[\w+\]", "[0]", key) in overrides.values_of(config)
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
