@@ -53,7 +53,7 @@ def main() -> None:
     if best is None:
         sys.exit("no step of ours could be measured")
     if not args.no_peer:
-        peers = [measure(args, batch, "compiled") for batch in batches]
+        peers = [measure(args, batch, "alone") for batch in batches]
         if theirs := max(peers, key=rate):
             # Not measured in alternation, so the ratio is that of the medians.
             ratio = round(best["value"] / theirs["value"], 3)
@@ -71,17 +71,12 @@ def rate(row: Row | None) -> float:
 
 
 def measure(args: argparse.Namespace, batch: str, peer: str) -> Row | None:
-    """Prints and returns the row of train_step in a process, or None if it failed.
-
-    Args:
-      peer: "none" to measure our step, else the peer to measure instead.
-    """
+    """Prints and returns the row of train_step in a process, or None if it failed."""
     flags = [f"--batch={batch}"]
     for name in ("size", "length", "layers", "dropout", "dtype", "repeats"):
         if (value := getattr(args, name)) is not None:
             flags.append(f"--{name}={value}")
-    flags += ["--packed"] * args.packed + ["--peer_alone"] * (peer != "none")
-    flags += ["--steps=5", f"--peer={peer}"]
+    flags += ["--packed"] * args.packed + ["--steps=5", f"--peer={peer}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.train_step", *flags],
         stdout=subprocess.PIPE,

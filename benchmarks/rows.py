@@ -19,7 +19,6 @@ def alternate(
     builders: dict[str, Callable[..., Callable[[], None]]],
     arguments: tuple[object, ...],
     repeats: int,
-    warmups: int = 1,
 ) -> dict[str, list[float]]:
     """Times functions in alternation and returns the seconds per call of each repeat.
 
@@ -27,13 +26,13 @@ def alternate(
     built and run in a process of its own, which waits while the others run, because in
     a shared process the memory and threads that one library keeps slow down the next.
     A repeat is three calls. The first is not timed, because the CPU's caches then hold
-    the data of the other functions.
+    the data of the other functions. Nor is the first repeat, which compiles the
+    function and allocates its memory.
 
     Args:
       builders: builders by name; builder(*arguments) returns the function to time.
       arguments: picklable arguments of the builders.
       repeats: timed repeats of each function.
-      warmups: repeats before those, for compilation and memory allocation.
     """
     # Otherwise the first process on a GPU would reserve three quarters of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -48,15 +47,13 @@ def alternate(
         processes.append(process)
         theirs.close()
     seconds: dict[str, list[float]] = {name: [] for name in builders}
-    for repeat in range(-warmups, repeats):
+    for _ in range(1 + repeats):
         for name, pipe in pipes.items():
             pipe.send("run")
-            elapsed = pipe.recv()
-            if repeat >= 0:
-                seconds[name].append(elapsed)
+            seconds[name].append(pipe.recv())
     for process in processes:
         process.terminate()
-    return seconds
+    return {name: found[1:] for name, found in seconds.items()}
 
 
 def _serve(pipe, builder, arguments: tuple[object, ...]) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
         [--packed] [--layers=N] [--dropout=0.1] [--dtype=auto|float32|bfloat16]
-        [--repeats=7] [--steps=1] [--peer=compiled|none] [--peer_alone]
+        [--repeats=7] [--steps=1] [--peer=beside|alone|none]
 
 Both sides take a whole step on the same batch: forward, backward, clipping by global
 norm and AdamW, with dropout and the masked-LM and next-sentence losses. The lower bound
@@ -12,7 +12,7 @@ steps: a GPU computes one while the next one is dispatched, as in a run. The pee
 
 With --packed, a row holds two pairs of half its length: the pairs of Wikipedia of at
 most 512 tokens have a mean length of 256. The peer pads each pair to a row of its own,
-and sequences/s counts pairs. --peer_alone measures the peer only.
+and sequences/s counts pairs. --peer=alone measures the peer only.
 """
 
 import argparse
@@ -42,21 +42,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--peer", choices=("compiled", "none"), default="compiled")
-    parser.add_argument("--peer_alone", action="store_true")
+    parser.add_argument("--peer", choices=("beside", "alone", "none"), default="beside")
     args = parser.parse_args()
-    if args.peer_alone and args.peer == "none":
-        parser.error("--peer_alone needs --peer=compiled")
     if args.packed and args.length % 2:
         parser.error(f"--packed needs an even --length, not {args.length}")
     config = make_config(args)
     builders = {}
-    if not args.peer_alone:
+    if args.peer != "alone":
         builders["ours"] = functools.partial(our_step, num_steps=args.steps)
     if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
-                "--peer=compiled needs torch: pip install -r"
+                f"--peer={args.peer} needs torch: pip install -r"
                 " requirements-parity.txt, or give --peer=none"
             )
         builders["theirs"] = functools.partial(torch_step, num_steps=args.steps)
@@ -71,7 +68,7 @@ def main() -> None:
     device = jax.devices()[0]
     case = case_of(args, config)
     more = {"device": device.device_kind}
-    if args.peer_alone:
+    if args.peer == "alone":
         name = f"{case}, {PEER}"
         rows.print_row("train_step", name, "sequences/s", rates["theirs"], **more)
         return
