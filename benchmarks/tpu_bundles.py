@@ -37,7 +37,6 @@ class Operation:
     """An operation of a compiled step. Cycles and bytes are those of one execution."""
 
     name: str
-    op_name: str  # the path of named scopes that it came from
     kind: str  # one of hlo.CLASSES
     times: int  # executions per step
     estimated_cycles: int | None  # by the compiler
@@ -92,7 +91,6 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
     return [
         Operation(
             each.name,
-            each.op_name,
             program.kind(each),
             times,
             each.cycles,

@@ -59,7 +59,7 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
     per_cycle = 819e9 / chip.clock_hz
     assert fusion.hbm_cycles == pytest.approx(2 * 8 * 128 * 2 / per_cycle)
     assert fusion.cycles == 33
-    larger = tpu_bundles.Operation("x", "layer/dot", "matmul", 1, 7, 33, 40.0)
+    larger = tpu_bundles.Operation("x", "matmul", 1, 7, 33, 40.0)
     assert larger.cycles == 40.0
 
 
