@@ -1,7 +1,6 @@
 """Commands, flags, config keys and tests named in README.md and docs/ exist."""
 
 import contextlib
-import importlib
 import importlib.util
 import io
 import json
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 import ml_collections
 import pytest
 
-from bert_jax import overrides
+from bert_jax import cli, overrides
 from tests import corpora, fake_hub
 from tests.commands import ENV, ROOT, capture
 from tests.conftest import slow
@@ -51,13 +50,6 @@ def flags_of(module: str) -> set[str]:
     return {"config", "help", *defined}
 
 
-def config_of(path: str) -> ml_collections.ConfigDict:
-    file, _, argument = path.partition(":")
-    name = file.removesuffix(".py").removeprefix("configs/").replace("/", ".")
-    module = importlib.import_module(f"bert_jax.configs.{name}")
-    return module.get_config(argument) if argument else module.get_config()
-
-
 def has_key(config: ml_collections.ConfigDict, key: str) -> bool:
     return re.sub(r"\[\w+\]", "[0]", key) in overrides.values_of(config)
 
@@ -73,16 +65,16 @@ def test_flags_and_config_keys_of_a_command_exist(words):
             continue
         if name.startswith("config."):
             path = path or "configs/base.py"
-            assert has_key(config_of(path), name.removeprefix("config.")), word
+            assert has_key(cli._load(path), name.removeprefix("config.")), word
         else:
             assert name.removeprefix("no") in flags or name in flags, word
     if path and not path.endswith("X.py"):
-        config_of(path)
+        cli._load(path)
 
 
 def test_config_keys_in_the_text_exist():
     configs = [
-        config_of(name)
+        cli._load(name)
         for name in (
             *("base", "finetune/glue:sst2", "finetune/squad2", "finetune/swag"),
             *("finetune/similarity", "finetune/conll"),
@@ -212,7 +204,7 @@ def test_the_example_of_a_dataset_prints_the_output_shown(tmp_path, monkeypatch)
     """With another corpus; the sizes of batches are those of the example."""
     text = TEXT["your_own_corpus.md"].partition("## Batches as a `tf.data.Dataset`")[2]
     code, output = re.findall(r"```\w+\n(.*?)```", text, re.S)
-    small, config = corpora.make_config(tmp_path), config_of("configs/tiny.py")
+    small, config = corpora.make_config(tmp_path), cli._load("configs/tiny.py")
     corpora.write(small, corpora.make_documents(200))
     for name in ("sources", "corpus_dir", "num_shards", "num_streams"):
         config.data[name] = getattr(small.data, name)
