@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import config as config_lib
+from bert_jax.config import ExperimentConfig, from_config_dict
 from bert_jax.configs import base, large_packed, tiny
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
-from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices
 
@@ -79,10 +79,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def measure(
-    case: str,
-    config: config_lib.ExperimentConfig,
-    corpus: corpus_lib.Corpus,
-    args: argparse.Namespace,
+    case: str, config: ExperimentConfig, corpus: Corpus, args: argparse.Namespace
 ) -> None:
     """Prints the row of a case; that of the case "128" has a peer."""
     batches = pipeline.batches(
@@ -114,9 +111,7 @@ def measure(
 
 
 def measure_first_batch(
-    args: argparse.Namespace,
-    config: config_lib.ExperimentConfig,
-    corpus: corpus_lib.Corpus,
+    args: argparse.Namespace, config: ExperimentConfig, corpus: Corpus
 ) -> None:
     """Prints the seconds until the batch of the last step of base's first phase."""
     phase = base.get_config().phases[0]
@@ -170,7 +165,7 @@ def make_config(
     directory: str,
     whole_word_mask: bool = False,
     **phase: Any,
-) -> config_lib.ExperimentConfig:
+) -> ExperimentConfig:
     config = tiny.get_config()
     config.data.corpus_dir = f"{directory}/corpus"
     config.data.masked_lm_prob = 0.15
@@ -182,10 +177,10 @@ def make_config(
         sequence_length=128, global_batch_size=args.batch, max_predictions=20
     )
     config.phases[0].update(**phase)
-    return config_lib.from_config_dict(config)
+    return from_config_dict(config)
 
 
-def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
+def make_corpus(args: argparse.Namespace, directory: str) -> Corpus:
     """Builds a corpus with the requested number of shards and bytes."""
     config = make_config(args, directory)
     data = dataclasses.replace(config.data, num_shards=1, num_streams=1)
@@ -218,9 +213,7 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
     )
 
 
-def hugging_face(
-    corpus: corpus_lib.Corpus, batch: pipeline.Batch
-) -> Callable[[], Any] | None:
+def hugging_face(corpus: Corpus, batch: pipeline.Batch) -> Callable[[], Any] | None:
     """Returns a function that collates a batch's rows; None without transformers."""
     try:
         import transformers

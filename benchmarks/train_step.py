@@ -25,8 +25,9 @@ import jax
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import config as config_lib
+from bert_jax.config import ExperimentConfig, from_config_dict
 from bert_jax.configs import base, large
+from bert_jax.data.batches.pipeline import Batch
 from bert_jax.distributed import chips, devices, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
@@ -99,7 +100,7 @@ def add_case_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def case_of(args: argparse.Namespace, config: config_lib.ExperimentConfig) -> str:
+def case_of(args: argparse.Namespace, config: ExperimentConfig) -> str:
     """Returns the name of a case in rows."""
     dtype = step_lib.compute_dtype(config.compute_dtype)
     case = f"{args.size} {args.batch}x{args.length}{' packed' if args.packed else ''}"
@@ -109,7 +110,7 @@ def case_of(args: argparse.Namespace, config: config_lib.ExperimentConfig) -> st
 
 def make_config(
     args: argparse.Namespace, num_devices: int = 1, pairs: int = 2
-) -> config_lib.ExperimentConfig:
+) -> ExperimentConfig:
     """Returns the config of a case; a row has that many `pairs` with --packed."""
     config = {"base": base, "large": large}[args.size].get_config()
     phase = config.phases[0 if args.length <= 128 else 1]
@@ -125,10 +126,10 @@ def make_config(
     config.model.attention_probs_dropout_prob = args.dropout
     config.data.num_streams = 1
     config.compute_dtype = args.dtype
-    return config_lib.from_config_dict(config)
+    return from_config_dict(config)
 
 
-def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
+def make_batch(config: ExperimentConfig) -> Batch:
     """Returns a batch of full rows of random tokens that use all mask slots.
 
     The pairs of a row have the same length.
@@ -159,12 +160,7 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
     return batch
 
 
-def our_step(
-    config: config_lib.ExperimentConfig,
-    batch: dict[str, np.ndarray],
-    *,
-    num_steps: int = 1,
-):
+def our_step(config: ExperimentConfig, batch: Batch, *, num_steps: int = 1):
     if not devices.has_accelerator():  # as every command does
         devices.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
@@ -183,12 +179,7 @@ def our_step(
     return run
 
 
-def torch_step(
-    config: config_lib.ExperimentConfig,
-    batch: dict[str, np.ndarray],
-    *,
-    num_steps: int,
-):
+def torch_step(config: ExperimentConfig, batch: Batch, *, num_steps: int):
     import torch
     import transformers
 
