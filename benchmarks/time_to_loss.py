@@ -33,7 +33,7 @@ import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from benchmarks import (
     train_step,
     variants,
 )
+from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -162,18 +163,13 @@ def train_peer(name: str, run: Path, seed: int, args: argparse.Namespace) -> Cur
     """Trains a peer on the batches of "faithful" and evaluates it."""
     ours = args.workdir / "faithful" / f"seed{seed}"
     curve("faithful", seed, args)
-    peer, start = PEERS[name], args.workdir / "exported"
+    start = args.workdir / "exported"
     saved = time_to_loss_peer.train_apart(
-        peer.Trainer, config_of(ours), start, run, args.every
+        PEERS[name].Trainer, config_of(ours), start, run, args.every
     )
     opened = run_lib.open_run(str(ours), None)
-    return evaluate(
-        opened,
-        {
-            step: functools.partial(peer.read, directory, opened)
-            for step, directory in saved.items()
-        },
-    )
+    read = time_to_loss_peer.read
+    return evaluate(opened, ((step, read(x, opened)) for step, x in saved.items()))
 
 
 # ---- Evaluation
@@ -182,32 +178,17 @@ def train_peer(name: str, run: Path, seed: int, args: argparse.Namespace) -> Cur
 def evaluate_run(run: Path) -> Curve:
     """Evaluates all checkpoints of a run of bert_jax.train."""
     opened = run_lib.open_run(str(run), None)
-    directory = run / "checkpoints"
-    steps = sorted(
-        int(path.name) for path in directory.iterdir() if path.name.isdigit()
-    )
-    return evaluate(
-        opened,
-        {
-            step: lambda step=step: run_lib.open_run(str(run), step).params
-            for step in steps
-        },
-    )
+    steps = integrity.steps(str(run))
+    weights = ((step, run_lib.open_run(str(run), step).params) for step in steps)
+    return evaluate(opened, weights)
 
 
-def evaluate(
-    run: run_lib.OpenedRun, params_by_step: dict[int, Callable[[], Any]]
-) -> Curve:
-    """Returns the held-out metrics by step.
-
-    Args:
-      run: an opened run with the model and the corpus.
-      params_by_step: a function that reads the parameters, for each step.
-    """
+def evaluate(run: run_lib.OpenedRun, weights: Iterable[tuple[int, Any]]) -> Curve:
+    """Returns the held-out metrics of a run's model with the parameters of steps."""
     batches = evaluation.eval_batches(run.corpus, held_out_config(run.config), 0)
     found: Curve = {"steps": [], **{name: [] for name in NAMES}}
-    for step, read in sorted(params_by_step.items()):
-        metrics = evaluation.evaluate(run.eval_step, read(), batches, run.mesh, 1)
+    for step, params in weights:
+        metrics = evaluation.evaluate(run.eval_step, params, batches, run.mesh, 1)
         found["steps"].append(step)
         for name in NAMES:
             found[name].append(round(metrics[name], 4))
@@ -270,8 +251,11 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
             float(np.mean([b["sequence_ids"] > 0 for b in batches])),
         )
         if variant in PEERS:
-            start = args.workdir / "exported"
-            builders |= PEERS[variant].builders(config, batches[0], start)
+            peer = PEERS[variant]
+            given = peer.Trainer, config, batches[0], args.workdir / "exported"
+            for option in peer.OPTIONS:
+                step = functools.partial(time_to_loss_peer.make_step, *given, option)
+                builders[f"{variant}, {option}"] = step
         else:
             step = functools.partial(train_step.our_step, config, batches[0])
             builders[variant] = step

@@ -13,9 +13,7 @@ tensorflow-text, which keras-hub requires, has 200 MB and is used by tokenizers 
 Therefore keras-hub is not in requirements-parity.txt.
 """
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +23,11 @@ from benchmarks import time_to_loss_peer
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.errors import ConfigError
-from bert_jax.loading import trained_run as run_lib
-from bert_jax.model import parameters
 from bert_jax.training import optimizer
 
 NAME = "keras-hub BertMaskedLM, trained by Keras"
 PACKAGE, INSTALL = "keras_hub", "pip install keras-hub==0.32.0"
-WEIGHTS = "weights.npz"
+OPTIONS = ("jax", "tensorflow")  # backends of Keras
 # Parts of the paths of Keras' variables -> parts of our names, replaced in this order.
 NAMES = {
     "token_embedding/embeddings": "bert.embeddings.word",
@@ -93,21 +89,30 @@ class Trainer:
         self.model.compile(adamw, loss, weighted_metrics=[])
         self._rates = iter(time_to_loss_peer.learning_rates(config).tolist())
 
-    def train(self, batch: pipeline.Batch) -> None:
+    @staticmethod
+    def inputs(batch: pipeline.Batch) -> dict[str, Any]:
+        """Converts rows of one pair to the arguments of train_on_batch."""
+        return {
+            "x": {
+                "token_ids": batch["input_ids"],
+                "segment_ids": batch["segment_ids"],
+                "padding_mask": batch["sequence_ids"],
+                "mask_positions": batch["masked_lm_positions"],
+            },
+            "y": batch["masked_lm_ids"],
+            "sample_weight": batch["masked_lm_weights"],
+        }
+
+    def step(self, batch: dict[str, Any]) -> None:
         self.model.optimizer.learning_rate = next(self._rates)
-        self.model.train_on_batch(**inputs(batch))
+        self.model.train_on_batch(**batch)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Returns the weights by our names."""
         trained = {
             name: np.reshape(variable.numpy(), self._start[name].shape)
             for name, variable in self._variables.items()
         }
         return self._start | trained
-
-    def save(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        np.savez(directory / WEIGHTS, **self.weights())
 
 
 def make_model(config: ExperimentConfig) -> Any:
@@ -138,40 +143,3 @@ def our_name(path: str) -> str:
     for theirs, ours in NAMES.items():
         path = path.replace(theirs, ours)
     return path
-
-
-def inputs(batch: pipeline.Batch) -> dict[str, Any]:
-    """Returns a batch of rows of one pair as the arguments of train_on_batch."""
-    return {
-        "x": {
-            "token_ids": batch["input_ids"],
-            "segment_ids": batch["segment_ids"],
-            "padding_mask": batch["sequence_ids"],
-            "mask_positions": batch["masked_lm_positions"],
-        },
-        "y": batch["masked_lm_ids"],
-        "sample_weight": batch["masked_lm_weights"],
-    }
-
-
-def read(directory: Path, run: run_lib.OpenedRun) -> Any:
-    """Returns the saved weights as parameters of an opened run."""
-    with np.load(directory / WEIGHTS) as arrays:
-        return parameters.place(run.params, dict(arrays))
-
-
-def builders(
-    config: ExperimentConfig, batch: pipeline.Batch, start: Path
-) -> dict[str, Callable[[], Callable[[], None]]]:
-    """Returns builders for `rows.alternate`, with two backends of Keras."""
-    return {
-        f"keras, {backend}": functools.partial(make_step, config, batch, start, backend)
-        for backend in ("jax", "tensorflow")
-    }
-
-
-def make_step(
-    config: ExperimentConfig, batch: pipeline.Batch, start: Path, backend: str
-) -> Callable[[], None]:
-    trainer = Trainer(config, start, backend)
-    return functools.partial(trainer.train, batch)

@@ -4,15 +4,16 @@ A peer is a module with these names:
 
     NAME: its description in a row.
     PACKAGE, INSTALL: the module that it needs, and the command that installs it.
-    Trainer(config, start): a model and its optimizer, with the weights of a directory
-        in the format of transformers. train(batch) takes a step, and save(directory)
-        writes the weights into a new directory. It follows the config of a run of
-        bert_jax.train with one pair in a row.
-    read(directory, run): returns saved weights as parameters of an opened run.
-    builders(config, batch, start): returns builders of steps for `rows.alternate`.
+    OPTIONS: values of `option`, with which a step is timed.
+    Trainer(config, start, option): a model and its optimizer, with the weights of a
+        directory in the format of transformers; `option` has a default. inputs(batch)
+        converts a batch, step(inputs) takes a step, and weights() returns the weights
+        by our names. It follows the config of a run of bert_jax.train with one pair in
+        a row.
 """
 
 import concurrent.futures
+import functools
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.interop import huggingface_read
 from bert_jax.loading import init_from
+from bert_jax.loading import trained_run as run_lib
+from bert_jax.model import parameters
 from bert_jax.training import optimizer
 
 
@@ -50,17 +53,36 @@ def train(
     """Trains on the batches of a run and saves the weights after every `every` steps.
 
     Returns:
-      The directory of the saved weights, by step.
+      The file of the saved weights, by step.
     """
+    directory.mkdir(parents=True, exist_ok=True)
     trainer = make(config, start)
     saved: dict[int, Path] = {}
     training_batches = batches(config)
     for step in range(1, config.num_steps + 1):
-        trainer.train(next(training_batches))
+        trainer.step(trainer.inputs(next(training_batches)))
         if step % every == 0:
-            saved[step] = directory / str(step)
-            trainer.save(saved[step])
+            saved[step] = directory / f"{step}.npz"
+            np.savez(saved[step], **trainer.weights())
     return saved
+
+
+def read(path: Path, run: run_lib.OpenedRun) -> Any:
+    """Returns the weights that `train` has saved as parameters of an opened run."""
+    with np.load(path) as arrays:
+        return parameters.place(run.params, dict(arrays))
+
+
+def make_step(
+    make: Callable[[ExperimentConfig, Path, Any], Any],
+    config: ExperimentConfig,
+    batch: pipeline.Batch,
+    start: Path,
+    option: Any,
+) -> Callable[[], None]:
+    """Returns a step on a batch, for `rows.alternate`."""
+    trainer = make(config, start, option)
+    return functools.partial(trainer.step, trainer.inputs(batch))
 
 
 def batches(config: ExperimentConfig) -> Iterator[pipeline.Batch]:
