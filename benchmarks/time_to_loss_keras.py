@@ -87,7 +87,7 @@ class Trainer:
             from_logits=True, reduction="mean_with_sample_weight"
         )
         self.model.compile(adamw, loss, weighted_metrics=[])
-        self._rates = iter(time_to_loss_peer.learning_rates(config).tolist())
+        self._rates = time_to_loss_peer.learning_rates(config)
 
     @staticmethod
     def inputs(batch: pipeline.Batch) -> dict[str, Any]:

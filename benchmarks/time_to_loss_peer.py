@@ -14,6 +14,7 @@ A peer is a module with these names:
 
 import concurrent.futures
 import functools
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,10 +98,11 @@ def batches(config: ExperimentConfig) -> Iterator[pipeline.Batch]:
     )
 
 
-def learning_rates(config: ExperimentConfig) -> np.ndarray:
-    """Returns the learning rate of each step of a run."""
+def learning_rates(config: ExperimentConfig) -> Iterator[float]:
+    """Yields the learning rate of each step of a run, and then again, to time steps."""
     schedule = optimizer.make_schedule(config)
-    return np.asarray(jax.vmap(schedule)(np.arange(config.num_steps)))
+    rates = jax.vmap(schedule)(np.arange(config.num_steps))
+    return itertools.cycle(np.asarray(rates).tolist())
 
 
 def read_arrays(directory: Path, config: ExperimentConfig) -> dict[str, np.ndarray]:

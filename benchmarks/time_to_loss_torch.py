@@ -55,7 +55,7 @@ class Trainer:
             fused=True,
         )
         self._config, self._clip_norm = config, rate.clip_norm
-        self._rates = iter(time_to_loss_peer.learning_rates(config).tolist())
+        self._rates = time_to_loss_peer.learning_rates(config)
 
     @staticmethod
     def inputs(batch: pipeline.Batch) -> dict[str, Any]:

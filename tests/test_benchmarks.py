@@ -2,16 +2,18 @@
 
 import argparse
 import importlib.util
+import itertools
 import json
 import shlex
 
 import numpy as np
 import pytest
 
-from benchmarks import rows, time_to_loss, train_step
+from benchmarks import rows, time_to_loss, time_to_loss_peer, train_step
 from bert_jax.data.batches import pipeline
 from tests import probe_data
 from tests.commands import ONE_PHASE, run, run_well, small_run, write_text
+from tests.conftest import make_config
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
 
@@ -207,6 +209,12 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
     for name in time_to_loss.NAMES:
         np.testing.assert_allclose(our_curve[name], their_curve[name], atol=2e-3)
     assert our_curve["masked_lm_loss"][1] < our_curve["masked_lm_loss"][0]
+
+
+def test_a_peer_can_take_more_steps_than_its_run():
+    config = make_config(phase={"num_steps": 5})
+    rates = list(itertools.islice(time_to_loss_peer.learning_rates(config), 7))
+    assert rates[:2] == rates[5:] and len({*rates}) == 5
 
 
 CURVE = {"steps": [10, 20, 30], "masked_lm_loss": [6.0, 5.0, 5.5]}
