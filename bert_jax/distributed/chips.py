@@ -144,7 +144,7 @@ def parse_slices(name: str) -> tuple[int, str, str] | None:
 
     The result is (2, "v5e", "8x8") for both 2*v5e:8x8 and 2*v5litepod-64.
     """
-    match = re.fullmatch(_COUNT + r"(\w+)(?::(\d+(?:x\d+)+)|-(\d+))", name)
+    match = re.fullmatch(_COUNT + r"(\w+)(?::([1-9]\d*(?:x[1-9]\d*)+)|-(\d+))", name)
     if not match:
         return None
     num_slices, generation, sides, size = match.groups()

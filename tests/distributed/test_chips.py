@@ -64,6 +64,7 @@ def test_google_names_of_slices(name, slices):
         ("2*v5e-64", ("TPU v5 lite", 128)),
         ("tpu7x:2x2x1", ("TPU7x", 8)),
         ("v4-12", None),
+        ("v5e:0x4", None),
         ("t4", None),
         ("0*h100", None),
     ],
