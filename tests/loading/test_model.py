@@ -84,6 +84,7 @@ def test_a_path_without_a_tuned_model_is_an_error(tmp_path):
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({"num_hidden_layers": 3}, "lacks 16 of the model's tensors"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but only"),
         ({"vocab_size": 96}, r"word is \[97, 32\], expected \[96, 32\]"),
     ],
 )
@@ -186,6 +187,13 @@ def test_an_invalid_encoder_is_an_error(source, path, lowercase, message):
     with pytest.raises(ConfigError, match=message) as error:
         model_lib.read_encoder(str(source[0] / path), lowercase)
     assert "\n" not in str(error.value)
+
+
+def test_a_table_of_tokens_without_dims_is_an_error(directory):
+    scalar = np.zeros((), np.float32)
+    change_tensors(directory, bert__embeddings__word_embeddings__weight=scalar)
+    with pytest.raises(ConfigError, match=r"embeddings.word is \[\], expected \[1, 32"):
+        model_lib.read_encoder(str(directory))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "0.auto_model."])

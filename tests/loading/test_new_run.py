@@ -97,6 +97,13 @@ def test_a_flag_that_contradicts_the_model_is_an_error(directory, changes, messa
         new_run.complete(values_of(directory, **changes), given)
 
 
+def test_a_length_of_another_type_in_the_model_is_an_error(directory):
+    (directory / "SHA256SUMS").unlink(missing_ok=True)
+    change_json(directory, "config.json", max_position_embeddings="32")
+    with pytest.raises(ConfigError, match="needs '32'; remove the flag"):
+        new_run.complete(values_of(directory), ["model.max_position_embeddings"])
+
+
 def test_flags_may_repeat_the_model_and_add_positions_and_tokens(directory, tmp_path):
     longer = tmp_path / "vocab.txt"
     longer.write_text("\n".join([*VOCAB, "more", "tokens"]))
