@@ -63,7 +63,7 @@ def run(directory):
     The heads of pretraining, which the model lacks, are initialized randomly.
     """
     source = init_from.describe(str(directory))
-    tokenizer = init_from.parse_tokenizer(source, make_config().tokenizer)
+    tokenizer = init_from.tokenizer_of(source, make_config().tokenizer)
     config = make_config(
         init_from=str(directory),
         tokenizer__vocab_size=len(tokenizer.vocab),

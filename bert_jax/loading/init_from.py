@@ -70,11 +70,15 @@ def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None
     is_prepared = corpus.exists(config.data.corpus_dir)
     if is_prepared or not config.init_from or config.tokenizer.vocab_file:
         return None
-    return parse_tokenizer(describe(config.init_from), config.tokenizer)
+    return tokenizer_of(describe(config.init_from), config.tokenizer)
 
 
-def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
-    """Returns the tokenizer of a model."""
+def tokenizer_of(
+    source: Source, config: TokenizerConfig, *, any_size: bool = False
+) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of config.vocab_file, or else of a model."""
+    if config.vocab_file:
+        return tokenizers.load(config, any_size=any_size)
     opened = source.tokenizer
     if opened is None:
         raise ConfigError(

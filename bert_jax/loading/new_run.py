@@ -113,11 +113,7 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
         config = dataclasses.replace(config, kind=opened.kind)
     if opened and opened.lowercase is not None:
         config = dataclasses.replace(config, lowercase=opened.lowercase)
-    if config.vocab_file:
-        tokenizer = tokenizers.load(config, any_size=True)
-    else:
-        tokenizer = init_from.parse_tokenizer(source, config)
-    vocab_size = len(tokenizer.vocab)
+    vocab_size = len(init_from.tokenizer_of(source, config, any_size=True).vocab)
     return _values(source.sizes, dataclasses.replace(config, vocab_size=vocab_size))
 
 
@@ -143,10 +139,7 @@ def open_inputs(
     if corpus_lib.exists(config.data.corpus_dir):
         corpus = find_corpus(config)
         return corpus, init_from.read(source, config, corpus.tokenizer)
-    if config.tokenizer.vocab_file:
-        tokenizer = tokenizers.load(config.tokenizer)
-    else:
-        tokenizer = init_from.parse_tokenizer(source, config.tokenizer)
+    tokenizer = init_from.tokenizer_of(source, config.tokenizer)
     weights = init_from.read(source, config, tokenizer)
     return find_corpus(config, tokenizer), weights
 

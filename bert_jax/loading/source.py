@@ -200,20 +200,19 @@ def open_workdir(directory: Path) -> Source:
     # Raises if the corpus was replaced, because its vocabulary may be another one.
     checkpoints.position(step, corpus.read(config).sha256)
     checkpoints.close()
+    _, params = run_lib.abstract_params(config)
+    # Without shardings, because every process needs all parameters.
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
 
     def load(names: list[str]) -> list[np.ndarray]:
         mesh = jax.sharding.get_mesh()
-        _, params = run_lib.abstract_params(config)
-        # Without shardings, because every process needs all parameters.
-        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
         checkpoints = Checkpoints(str(directory))
-        params = run_lib.restore_weights(checkpoints, config, step, like, mesh)
+        weights = run_lib.restore_weights(checkpoints, config, step, like, mesh)
         checkpoints.close()
-        arrays = parameters.by_name(params)
+        arrays = parameters.by_name(weights)
         return [arrays[name] for name in names]
 
-    shapes = run_lib.parameter_shapes(config)
-    return dataclasses.replace(described, tensors=shapes, load=load)
+    return dataclasses.replace(described, tensors=parameters.shapes(like), load=load)
 
 
 def check_tensors(
