@@ -4,6 +4,7 @@ Batch i of a phase is a function of corpus, config and seed, so a position is a 
 integers: the step and the batches that the run skips.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -43,11 +44,9 @@ def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
 
     At the end of the run, it is the last phase and the number of its steps.
     """
-    for index, phase in enumerate(config.phases):
-        if step < phase.num_steps or index == len(config.phases) - 1:
-            return index, step
-        step -= phase.num_steps
-    raise AssertionError("a config has at least one phase")
+    starts = phase_starts(config)
+    index = bisect.bisect_right(starts, step) - 1
+    return index, step - starts[index]
 
 
 def phase_starts(config: ExperimentConfig) -> list[int]:

@@ -132,8 +132,7 @@ class Budget:
         """Continues the plan of a checkpoint, None for that of a new run."""
         self._timed_from = None
         if self._config.budget_hours:
-            new = first_plan(self._config, first_step)
-            self.plan = Plan(**saved) if saved else new
+            self.plan = Plan(**saved) if saved else first_plan(self._config, first_step)
 
     @property
     def last_step(self) -> int:
@@ -154,10 +153,8 @@ class Budget:
 
     def starts_decay(self, step: int) -> bool:
         """Returns whether the rate decays from the step after `step` on."""
-        return self.plan is not None and (step, 0.0) == (
-            self.plan.step,
-            self.plan.progress,
-        )
+        plan = self.plan
+        return plan is not None and (plan.step, plan.progress) == (step, 0.0)
 
     @contextlib.contextmanager
     def timing(self, name: str) -> Iterator[None]:
