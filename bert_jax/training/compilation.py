@@ -20,7 +20,6 @@ from bert_jax.errors import ConfigError
 from bert_jax.training import step as step_lib
 
 Compiled = jax.stages.Compiled
-AUTO = "auto"  # of config.compilation_cache_dir
 _JAX_CONFIG: Any = jax.config  # JAX defines its attributes at import time
 
 # Options of XLA with which a train step was faster, by platform. On an H200, a step of
@@ -123,7 +122,7 @@ def enable_cache(compilation_cache_dir: str) -> str:
     """
     directory, reason = compilation_cache_dir, ""
     of_jax = _JAX_CONFIG.jax_compilation_cache_dir
-    is_auto = directory == AUTO
+    is_auto = directory == "auto"
     if is_auto and of_jax:
         return f"cache:  {of_jax}"
     try:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from bert_jax.config.schema import AdamConfig, ExperimentConfig, OptimizerConfig
 from bert_jax.model.parameters import path_name
+from bert_jax.phases import phase_starts
 
 # The last component of a parameter's name determines whether it decays: kernels and
 # embedding tables do, biases and LayerNorm scales do not.
@@ -83,10 +83,9 @@ def make_schedule(config: ExperimentConfig) -> optax.Schedule:
     """
     if not config.optimizer.schedule_by_phase:
         return _schedule(config.optimizer, config.num_steps)
-    lengths = [phase.num_steps for phase in config.phases]
     return optax.join_schedules(
-        [_schedule(config.optimizer, length) for length in lengths],
-        np.cumsum(lengths)[:-1].tolist(),
+        [_schedule(config.optimizer, phase.num_steps) for phase in config.phases],
+        phase_starts(config)[1:],
     )
 
 
@@ -171,12 +170,11 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     saves a pass over the gradient.
     """
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
+    def clip(updates: Any, _: Any) -> Any:
         factor = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
-        return jax.tree.map(lambda g: g * factor, updates), state
+        return jax.tree.map(lambda g: g * factor, updates)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(clip)
 
 
 def scale_by_bert_adam(
