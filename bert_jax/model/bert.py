@@ -117,19 +117,14 @@ class SelfAttention(nnx.Module):
 
         If x_BSD is None, they are the same.
         """
-        projections = self._projections(x_BTD, x_BSD)
-        rate = self.dropout_rate
-        return self.output(attention(projections, *ids, self.num_heads, rate, seed))
-
-    def _projections(
-        self, x_BTD: jax.Array, x_BSD: jax.Array | None
-    ) -> tuple[jax.Array, ...]:
-        """Returns queries, keys and values, for the kernel of a GPU as one array."""
         linears = self.query, self.key, self.value
         if x_BSD is None and gpu.has_kernels(x_BTD) and can_join(linears):
-            return (joined(linears, x_BTD),)
-        x_BSD = x_BTD if x_BSD is None else x_BSD
-        return self.query(x_BTD), self.key(x_BSD), self.value(x_BSD)
+            projections = (joined(linears, x_BTD),)
+        else:
+            x_BSD = x_BTD if x_BSD is None else x_BSD
+            projections = self.query(x_BTD), self.key(x_BSD), self.value(x_BSD)
+        rate = self.dropout_rate
+        return self.output(attention(projections, *ids, self.num_heads, rate, seed))
 
 
 class Layer(nnx.Module):
@@ -192,11 +187,10 @@ class Bert(nnx.Module):
     def states(
         self,
         batch: dict[str, jax.Array],
-        *,
-        positions_BQ: jax.Array | None = None,
         dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
+        positions_BQ: jax.Array | None = None,
     ) -> list[jax.Array]:
         """Returns the outputs [B, T, D] of the embeddings and of each layer.
 
@@ -211,11 +205,11 @@ class Bert(nnx.Module):
           batch: int32[B, T] input_ids, segment_ids, position_ids and sequence_ids
             (0 for padding, otherwise the number of the token's pair in its row, from
             1).
-          positions_BQ: int32, the positions of the last layer to compute; None for all.
           dropout_key: None for no dropout.
           dtype: the dtype of activations; parameters stay float32.
           remat: "none", or a key of REMAT_POLICIES, which trades computation for
             memory.
+          positions_BQ: int32, the positions of the last layer to compute; None for all.
         """
         num = 1 + 3 * len(self.layers)
         all_seeds = [None] * num if dropout_key is None else dropout_key.seeds(num)
@@ -227,14 +221,12 @@ class Bert(nnx.Module):
             with jax.named_scope("layer"):
                 x_BTD = _with_remat(layer, remat)(x_BTD, None, (ids_BT, ids_BT), seeds)
                 states.append(x_BTD)
-        query_BTD, query_ids = x_BTD, ids_BT
+        query_BTD, all_BTD, query_ids = x_BTD, None, ids_BT
         if positions_BQ is not None:
-            query_BTD = gather_positions(x_BTD, positions_BQ)
+            query_BTD, all_BTD = gather_positions(x_BTD, positions_BQ), x_BTD
             query_ids = gather_positions(ids_BT, positions_BQ)
         with jax.named_scope("last_layer"):
-            last = _with_remat(self.layers[-1], remat)
-            all_BTD = None if positions_BQ is None else x_BTD
-            ids = query_ids, ids_BT
+            last, ids = _with_remat(self.layers[-1], remat), (query_ids, ids_BT)
             states.append(last(query_BTD, all_BTD, ids, layer_seeds[-1]))
         return states
 
@@ -280,13 +272,7 @@ class BertForPreTraining(nnx.Module):
         positions_BQ = jnp.concatenate(
             [batch["masked_lm_positions"], batch["next_sentence_positions"]], axis=1
         )
-        *_, x_BQD = self.bert.states(
-            batch,
-            positions_BQ=positions_BQ,
-            dropout_key=dropout_key,
-            dtype=dtype,
-            remat=remat,
-        )
+        *_, x_BQD = self.bert.states(batch, dropout_key, dtype, remat, positions_BQ)
         masked_lm_BPV = self.masked_lm(x_BQD[:, :num_masked])
         pooled_BKD = self.bert.pool(x_BQD[:, num_masked:])
         next_sentence_BK2 = self.next_sentence(pooled_BKD)

@@ -96,9 +96,7 @@ class Model(nnx.Module):
         """
         key, seed = _split(key)
         cls_B1 = jnp.zeros_like(rows["input_ids"][:, :1])
-        states = self.bert.states(
-            rows, positions_BQ=cls_B1, dropout_key=key, dtype=dtype, remat=remat
-        )
+        states = self.bert.states(rows, key, dtype, remat, cls_B1)
         return dropout(self.bert.pool(states[-1]), self.dropout_prob, seed), states
 
 
@@ -120,9 +118,7 @@ class BertForTagging(Model):
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns logits [B, T, C]."""
         encoder_key, seed = _split(dropout_key)
-        states = self.bert.states(
-            batch, dropout_key=encoder_key, dtype=dtype, remat=remat
-        )
+        states = self.bert.states(batch, encoder_key, dtype, remat)
         x_BTD = dropout(states[-1], self.dropout_prob, seed)
         return Outputs(self.classifier(x_BTD).astype(jnp.float32), states)
 
@@ -138,9 +134,7 @@ class BertForQuestionAnswering(Model):
 
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns logits [B, T, 2]."""
-        states = self.bert.states(
-            batch, dropout_key=dropout_key, dtype=dtype, remat=remat
-        )
+        states = self.bert.states(batch, dropout_key, dtype, remat)
         return Outputs(self.qa_outputs(states[-1]).astype(jnp.float32), states)
 
 
@@ -172,9 +166,7 @@ class BertForSimilarity(Model):
     def __call__(self, batch, *, dropout_key, dtype, remat="none"):
         """Returns cosines [B]; the arrays INPUTS of the batch are [B, 2, T]."""
         rows, dropout_key = _flatten_choices(batch, dropout_key)
-        states = self.bert.states(
-            rows, dropout_key=dropout_key, dtype=dtype, remat=remat
-        )
+        states = self.bert.states(rows, dropout_key, dtype, remat)
         unit_BCD = embeddings(states[-1], batch["sequence_ids"])
         return Outputs(jnp.sum(unit_BCD[:, 0] * unit_BCD[:, 1], axis=1), states)
 
