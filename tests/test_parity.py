@@ -110,7 +110,8 @@ def loss_and_gradients(graphdef, params, batch):
             graphdef, params, batch, True, dropout_key=None, dtype=F32
         )
         weights = LossWeightsConfig(masked_lm=1.0, next_sentence=1.0, z_loss=0.0)
-        return losses.total_loss(sums, losses.loss_counts(batch, True), weights)
+        means = losses.mean_metrics(sums, losses.loss_counts(batch))
+        return losses.total_loss(means, weights)
 
     loss, gradients = value_and_grad(params)
     return float(loss), weight_names.rename(gradients, HUGGINGFACE)

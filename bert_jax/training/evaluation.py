@@ -16,6 +16,7 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS, MAJORITY
+from bert_jax.training import losses
 from bert_jax.training.step import TrainState, make_eval_step
 
 # Held-out pairs and masks are the same for all runs, independently of config.seed.
@@ -64,9 +65,7 @@ class HeldOut:
             self._mesh,
             self._config.accumulation_steps,
         )
-        weights = self._config.loss_weights
-        loss = weights.masked_lm * result["masked_lm_loss"]
-        loss += weights.next_sentence * result.get("next_sentence_loss", 0.0)
+        loss = losses.total_loss(result, self._config.loss_weights)
         settings = dataclasses.asdict(self._config.eval)
         result |= {name: settings[name] for name in HELD_OUT_SETTINGS}
         held_out = {f"eval_{name}": value for name, value in result.items()}

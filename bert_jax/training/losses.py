@@ -6,6 +6,7 @@ Shapes: B row, P masked position, K sentence pair in a row, V vocabulary.
 Source: google-research/bert run_pretraining.py.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -57,13 +58,10 @@ def loss_sums(
     return sums
 
 
-def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
+def loss_counts(batch: Batch) -> Metrics:
     """Returns the number of terms in each of `loss_sums`, float32[] each."""
-    masked_lm = jnp.sum(batch["masked_lm_weights"])
     names = "masked_lm_loss", "masked_lm_accuracy", "z_loss"
-    counts: Metrics = dict.fromkeys(names, masked_lm)
-    if not next_sentence:
-        return counts
+    counts = dict.fromkeys(names, jnp.sum(batch["masked_lm_weights"]))
     pairs = jnp.sum(batch["next_sentence_weights"])
     return counts | {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
 
@@ -74,9 +72,8 @@ def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
     return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
 
 
-def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
-    """Returns the weighted sum of the mean losses."""
-    means = mean_metrics(sums, counts)
+def total_loss(means: Mapping[str, Any], weights: LossWeightsConfig) -> Any:
+    """Returns the weighted sum of those mean losses that there are."""
     total = weights.masked_lm * means["masked_lm_loss"]
     if "next_sentence_loss" in means:
         total += weights.next_sentence * means["next_sentence_loss"]

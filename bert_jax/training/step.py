@@ -100,33 +100,34 @@ def make_train_step(
     tx, schedule = optimizer.make_optimizer(config)
     dtype = compute_dtype(config.compute_dtype)
     kernel_dtype = _kernel_dtype(config)
-    next_sentence = config.data.next_sentence
 
     def train_step(
         state: TrainState, batch: Batch, factor: jax.Array | None = None
     ) -> tuple[TrainState, Metrics]:
         _, dropout_key = run_keys(config)
         key = jax.random.fold_in(dropout_key, state.step)
-        counts = losses.loss_counts(batch, next_sentence)
+        counts = losses.loss_counts(batch)
 
         def loss(params: Any, microbatch: Batch, rows_B: jax.Array):
             sums = losses.loss_sums(
                 graphdef,
                 _with_kernels_as(kernel_dtype, params),
                 microbatch,
-                next_sentence,
+                config.data.next_sentence,
                 dropout_key=DropoutKey(key, rows_B),
                 dtype=dtype,
                 remat=config.remat,
                 z_loss=config.loss_weights.z_loss > 0,
             )
-            return losses.total_loss(sums, counts, config.loss_weights), sums
+            means = losses.mean_metrics(sums, counts)
+            return losses.total_loss(means, config.loss_weights), sums
 
         grad = jax.grad(loss, has_aux=True)
         grads, sums = accumulate(grad, state.params, batch, config.accumulation_steps)
         if config.optimizer.reset_moments_by_phase:
             state = _with_moments_reset(state, config)
-        total = losses.total_loss(sums, counts, config.loss_weights)
+        means = losses.mean_metrics(sums, counts)
+        total = losses.total_loss(means, config.loss_weights)
         new_state, update_metrics = apply_gradients(
             tx,
             state,
@@ -140,7 +141,7 @@ def make_train_step(
         is_token_BT = batch["sequence_ids"] > 0
         metrics = {
             "loss": total,
-            **losses.mean_metrics(sums, counts),
+            **means,
             "learning_rate": schedule(state.step - state.bad_steps),
             **update_metrics,
             "padding_efficiency": jnp.mean(is_token_BT.astype(jnp.float32)),
@@ -262,7 +263,7 @@ def make_eval_step(
         sums = losses.loss_sums(
             graphdef, params, batch, next_sentence, dropout_key=None, dtype=dtype
         )
-        return sums, losses.loss_counts(batch, next_sentence)
+        return sums, losses.loss_counts(batch)
 
     return eval_step
 

@@ -353,7 +353,7 @@ def test_objectives_are_weighted_in_loss_and_gradient():
     gradients, losses = [], []
     for each in (make_config(), config, with_z_loss):
         graphdef, init = step_lib.init_state(each)
-        counts = losses_lib.loss_counts(batch, True)
+        counts = losses_lib.loss_counts(batch)
 
         def loss(params, each=each, graphdef=graphdef, counts=counts):
             sums = losses_lib.loss_sums(
@@ -365,8 +365,8 @@ def test_objectives_are_weighted_in_loss_and_gradient():
                 dtype=jnp.dtype(jnp.float32),
                 z_loss=True,
             )
-            total = losses_lib.total_loss(sums, counts, each.loss_weights)
-            return total, losses_lib.mean_metrics(sums, counts)
+            means = losses_lib.mean_metrics(sums, counts)
+            return losses_lib.total_loss(means, each.loss_weights), means
 
         grad = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, means), grads = grad(init().params)
