@@ -180,10 +180,8 @@ def _ranges(share_BXY: jax.Array) -> jax.Array:
 
 def _attention_forward(options, num_projections, *refs):
     """Computes the context of a block of queries of one head."""
-    projections, (query_ids, key_ids, seeds, keys_Q2, out_ref, log_ref) = (
-        refs[:num_projections],
-        refs[num_projections:],
-    )
+    projections = refs[:num_projections]
+    query_ids, key_ids, seeds, keys_Q2, out_ref, log_ref = refs[num_projections:]
     q_TH, k_TH, v_TH = _heads(options, projections, 3 // num_projections)
     (out_TH,), T = _heads(options, (out_ref,)), out_ref.shape[1]
     R, S = FORWARD.of_row(T)
