@@ -336,10 +336,8 @@ def pack(
     packed in the given order. Returns int64[R, K], the indices of the pairs in each
     row, followed by -1.
     """
-    if max_sequences_per_row == 1:
-        return np.arange(len(lengths_N))[:, None]
-    groups = _fill(lengths_N, sequence_length, max_sequences_per_row)
     K = max_sequences_per_row
+    groups = _fill(lengths_N, sequence_length, K)
     padded = [lengths + (0,) * (K - len(lengths)) for _, lengths in groups]
     shapes = np.array(padded).reshape(-1, K)
     lengths_RK = np.repeat(shapes, [count for count, _ in groups], axis=0)
@@ -353,8 +351,6 @@ def pack(
 def num_rows(
     lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> int:
-    if max_sequences_per_row == 1:
-        return len(lengths_N)
     groups = _fill(lengths_N, sequence_length, max_sequences_per_row)
     return sum(count for count, _ in groups)
 
