@@ -10,6 +10,7 @@ Shapes: N document of a run, R range of keys, C column of `positions`.
 """
 
 import collections
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from bert_jax.errors import ConfigError, CorruptError
 # The suffix of the name of the last batch of a group.
 LAST = "-last"
 _PREFIX = "run-"
+_LENGTHS = ("num_documents", "num_sentences", "num_tokens")  # of the columns
 
 
 class Batch(NamedTuple):
@@ -77,20 +79,20 @@ class RunFile:
     """Reads a run file, which is open only during reads."""
 
     def __init__(self, path: str, id_dtype: np.dtype):
-        self.path, self._id_dtype = path, id_dtype
+        self.path = path
+        self._dtypes = keyed.RECORD, np.dtype(np.uint32), id_dtype
         num_bytes = storage.stat(path).num_bytes
         try:
             (size,) = storage.read_ranges(path, [(0, 8)])
             length = min(int(np.frombuffer(size, np.uint64)[0]), num_bytes)
             (header,) = storage.read_ranges(path, [(8, 8 + length)])
             self.header = json.loads(header)
-            # Offsets of the columns, in bytes.
-            self._records = 8 + length
-            self._lengths = (
-                self._records + keyed.RECORD.itemsize * self.header["num_documents"]
+            sizes = (
+                self.header[name] * dtype.itemsize
+                for name, dtype in zip(_LENGTHS, self._dtypes, strict=True)
             )
-            self._tokens = self._lengths + 4 * self.header["num_sentences"]
-            end = self._tokens + id_dtype.itemsize * self.header["num_tokens"]
+            # Offsets of the columns, in bytes.
+            *self._offsets, end = itertools.accumulate(sizes, initial=8 + length)
         except ConfigError:
             raise
         except (EOFError, ValueError, KeyError, TypeError):
@@ -99,21 +101,18 @@ class RunFile:
             raise CorruptError(f"{path} is corrupt; remove it, and rerun this command")
 
     def records(self) -> np.ndarray:
-        (data,) = storage.read_ranges(self.path, [(self._records, self._lengths)])
+        start, stop, _ = self._offsets
+        (data,) = storage.read_ranges(self.path, [(start, stop)])
         return np.frombuffer(data, keyed.RECORD)
 
     def read(self, start_C: np.ndarray, stop_C: np.ndarray) -> keyed.Documents:
         """Returns the documents between two rows of `positions`."""
-        offsets = self._records, self._lengths, self._tokens
-        dtypes = keyed.RECORD, np.dtype(np.uint32), self._id_dtype
-        bounds = [
-            (offset + int(first) * dtype.itemsize, offset + int(end) * dtype.itemsize)
-            for offset, dtype, first, end in zip(
-                offsets, dtypes, start_C[:3], stop_C[:3], strict=True
-            )
-        ]
+        sizes = [dtype.itemsize for dtype in self._dtypes]
+        starts = self._offsets + start_C[:3] * sizes
+        stops = self._offsets + stop_C[:3] * sizes
+        bounds = list(zip(starts.tolist(), stops.tolist(), strict=True))
         columns = storage.read_ranges(self.path, bounds)
-        return keyed.Documents(*map(np.frombuffer, columns, dtypes))
+        return keyed.Documents(*map(np.frombuffer, columns, self._dtypes))
 
 
 def positions(records_N: np.ndarray, inner_edges_R: np.ndarray) -> np.ndarray:
@@ -159,8 +158,7 @@ def save(
     directory: str, batch: str, documents: keyed.Documents, counts: dict[str, int]
 ) -> None:
     """Writes the run of a batch: documents ordered by key, without repeats."""
-    names = ("num_documents", "num_sentences", "num_tokens")
-    header = dict(zip(names, map(len, documents), strict=True)) | {"counts": counts}
+    header = dict(zip(_LENGTHS, map(len, documents), strict=True)) | {"counts": counts}
     text = json.dumps(header).encode()
     columns = [column.tobytes() for column in documents]
     data = b"".join([np.uint64(len(text)).tobytes(), text, *columns])
