@@ -86,13 +86,16 @@ def choose_characters(
     ]
     least = needed[min(MIN_CHARACTERS, len(wanted))]
     if vocab_size < least:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={vocab_size} has no room for the {least}"
-            f" special tokens and characters of the text; set it to {2 * least}, for"
-            " example"
-        )
+        raise _no_room(vocab_size, least)
     room = max(least, int(vocab_size * MAX_CHARACTERS_SHARE))
     return [c for c, end in zip(wanted, needed[1:], strict=True) if end <= room]
+
+
+def _no_room(vocab_size: int, least: int) -> ConfigError:
+    return ConfigError(
+        f"config.tokenizer.vocab_size={vocab_size} has no room for the {least} special"
+        f" tokens and characters of the text; set it to {2 * least}, for example"
+    )
 
 
 def by_count(counts: collections.Counter[str]) -> list[str]:
@@ -270,17 +273,13 @@ def _normalized_by_rule(
 
 
 def _training_error(message: str, vocab_size: int) -> Exception:
-    key = f"config.tokenizer.vocab_size={vocab_size}"
     if most := re.search(r"too high .* value <= (\d+)", message):
         return ConfigError(
-            f"{key} exceeds the number of pieces in the text; set it to {most[1]} or"
-            " less"
+            f"config.tokenizer.vocab_size={vocab_size} exceeds the number of pieces in"
+            f" the text; set it to {most[1]} or less"
         )
     if least := re.search(r"required_chars. \d+ vs (\d+)", message):
-        return ConfigError(
-            f"{key} has no room for the {least[1]} special tokens and characters of"
-            f" the text; set it to {2 * int(least[1])}, for example"
-        )
+        return _no_room(vocab_size, int(least[1]))
     # From sentencepiece 0.2.2, from 0.2.3 and from both.
     signs = ("required_chars_.empty()", "all_chars_count", "sentences_.empty()")
     if any(sign in message for sign in signs):
