@@ -41,9 +41,8 @@ class JsonLines(FileSource):
             yield lines.WHOLE
             return
         number = max(1, round(file.num_bytes / max_bytes))
-        for i in range(number):
-            start = file.num_bytes * i // number
-            yield start, file.num_bytes * (i + 1) // number
+        ends = (file.num_bytes * i // number for i in range(number + 1))
+        yield from itertools.pairwise(ends)
 
     def stream(self, path, part, reading):
         for where, row in objects(path, reading, part):

@@ -114,12 +114,8 @@ def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
             continue
         part.append(line)
         num_chars += len(line)
-        is_full = len(part) >= PART_LINES or num_chars >= PART_CHARS
-        if is_full and (
-            not line.strip()
-            or len(part) >= 2 * PART_LINES
-            or num_chars >= 2 * PART_CHARS
-        ):
+        size = max(len(part) / PART_LINES, num_chars / PART_CHARS)
+        if size >= 2 or (size >= 1 and not line.strip()):
             yield part, False
             part, num_chars = [], 0
     if part:

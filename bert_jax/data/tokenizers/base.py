@@ -38,9 +38,6 @@ class Located:
     ends: np.ndarray  # the offset after the last character of each token
 
 
-Locator = Callable[[str], Located]
-
-
 @dataclasses.dataclass(frozen=True)
 class Tokenizer(abc.ABC):
     """Maps text to token ids. A value that can be compared, pickled and saved."""
@@ -70,7 +67,7 @@ class Tokenizer(abc.ABC):
     def encoder(self) -> Encoder:
         """Builds the encoder, which is expensive; build one per process."""
 
-    def locator(self) -> Locator:
+    def locator(self) -> Callable[[str], Located]:
         """Builds a function that returns the ids of `huggingface` and their offsets."""
         tokenizer, ids_V = self._of_text()
         unk = self.id(UNK)

@@ -99,7 +99,7 @@ def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
 
 
 # The library lower-cases each character separately, so it never writes a final sigma.
-_FINAL_SIGMA = r"(?<=\p{L})\u03a3(?!\p{L})".replace(r"\u03a3", "\u03a3")
+_FINAL_SIGMA = "(?<=\\p{L})\u03a3(?!\\p{L})"
 
 
 def set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
@@ -131,7 +131,6 @@ IDEOGRAPH = (
     "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
-_HAS_IDEOGRAPH = re.compile(f"[{IDEOGRAPH}]")
 _IDEOGRAPHS = re.compile(f"[{IDEOGRAPH}]+")
 _AROUND_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPH}]|[^\s{IDEOGRAPH}]+")
 
@@ -145,7 +144,7 @@ def strings(sentence: str) -> list[str]:
     """Splits a sentence at white space and around ideographs."""
     if not sentence.isprintable():
         sentence = _SPLITTING_CONTROLS.sub("", sentence)
-    if sentence.isascii() or not _HAS_IDEOGRAPH.search(sentence):
+    if sentence.isascii() or not _IDEOGRAPHS.search(sentence):
         return sentence.split()
     return _AROUND_IDEOGRAPHS.findall(sentence)
 
