@@ -11,16 +11,12 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any
 
 from bert_jax.errors import ConfigError
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 # The number of items that wait for a process, so that no process waits for an item.
 LOOK_AHEAD = 2
-
 
 # A function that runs a task over many items: `run` on this machine, `ray_workers` on
 # many. Its arguments are those of `run`, without the number of processes.
@@ -30,11 +26,11 @@ Executor = Callable[
 
 
 def run(
-    make: Callable[..., Callable[[Item], Result]],
+    make: Callable[..., Callable],
     args: tuple[Any, ...],
-    items: Iterable[Item],
+    items: Iterable[Any],
     num_workers: int,
-) -> Iterator[Result]:
+) -> Iterator[Any]:
     """Runs a task for each item, and yields the results in order of completion.
 
     With one worker or one item, everything runs in this process. Otherwise the worker
@@ -49,7 +45,7 @@ def run(
             yield from map(make(*args), itertools.chain(first, items))
         return
     with Pool(num_workers, make, args) as pool:
-        pending: set[concurrent.futures.Future[Result]] = set()
+        pending: set[concurrent.futures.Future[Any]] = set()
         try:
             for item in itertools.chain(first, items):
                 pending.add(pool.run(item))
