@@ -39,6 +39,7 @@ from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers.base import CLS, SEP
 from bert_jax.distributed import devices
 
 
@@ -224,7 +225,7 @@ def hugging_face(corpus: Corpus, batch: pipeline.Batch) -> Callable[[], Any] | N
     collator = transformers.DataCollatorForLanguageModeling(
         tokenizer=tokenizer, return_tensors="np"
     )
-    special = {corpus.tokenizer.id(t) for t in (tokenizers.CLS, tokenizers.SEP)}
+    special = {corpus.tokenizer.id(t) for t in (CLS, SEP)}
     features = []
     for ids, real in zip(
         batch["input_ids"].tolist(), batch["sequence_ids"].tolist(), strict=True

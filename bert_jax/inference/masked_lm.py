@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.data.batches import row_layout
-from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
+from bert_jax.data.tokenizers.base import MASK, Tokenizer
 from bert_jax.finetuning.batches import Batching, Predictor
 from bert_jax.finetuning.tasks.base import Features
 from bert_jax.inference import model as base

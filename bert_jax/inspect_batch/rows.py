@@ -10,7 +10,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches.visits import StepRows, Visit
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus import shard_file
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import base
 from bert_jax.phases import Skips, batch_of
 
 # The number of tokens from the start of a document that are shown to identify it.
@@ -145,8 +145,8 @@ def _tokens(
         part, mask = "ab"[segment], ""
         if i in originals:
             kind = "kept" if piece == original else "random"
-            mask = "masked" if piece == tokenizers.MASK else kind
-        elif piece in (tokenizers.CLS, tokenizers.SEP):
+            mask = "masked" if piece == base.MASK else kind
+        elif piece in (base.CLS, base.SEP):
             part = "special"
         by_pair[pair - 1].append(Token(piece, original, part, mask, position))
     return list(map(tuple, by_pair)), columns[0].count(0)

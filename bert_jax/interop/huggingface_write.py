@@ -14,7 +14,7 @@ import safetensors.numpy
 import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
-from bert_jax.data.tokenizers import library, tokenizers
+from bert_jax.data.tokenizers import base, library, tokenizers
 from bert_jax.interop import sentence_transformers, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
@@ -75,7 +75,7 @@ def model_config(
         "model_type": "bert",
         "vocab_size": len(tokenizer.vocab),
         **dataclasses.asdict(model),
-        "pad_token_id": tokenizer.id(tokenizers.PAD),
+        "pad_token_id": tokenizer.id(base.PAD),
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "torch_dtype": dtype,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import sentencepiece, tokenizers, training
+from bert_jax.data.tokenizers import base, sentencepiece, tokenizers, training
 from bert_jax.interop import huggingface_write
 from tests.faults.fuzzed import config_error, edited, edits, new_directory
 
@@ -36,7 +36,7 @@ def check(content: bytes, config: TokenizerConfig, name: str) -> None:
         assert all(i.dtype == np.int32 for i in ids)
         assert all(((0 <= i) & (i < len(tokenizer.vocab))).all() for i in ids)
         special = {tokenizer.id(t) for t in tokenizers.SPECIAL_TOKENS} - {
-            tokenizer.id(tokenizers.UNK)
+            tokenizer.id(base.UNK)
         }
         assert not special & set(np.concatenate(ids).tolist())
         assert len(tokenizer.continues_word) == len(tokenizer.vocab)

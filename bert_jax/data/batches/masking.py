@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import pairs
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import base
 
 _GOLDEN = np.uint32(0x9E3779B9)
 _SPAN_SALT = np.uint32(0x85EBCA6B)  # makes span lengths independent of the positions
@@ -40,16 +40,16 @@ class MaskRule:
         cls,
         config: ExperimentConfig,
         phase: PhaseConfig,
-        tokenizer: tokenizers.Tokenizer,
+        tokenizer: base.Tokenizer,
     ) -> "MaskRule":
         data = config.data
         random_ids = np.arange(len(tokenizer.vocab), dtype=np.int32)
         if not data.mask_random_special:
-            special = [tokenizer.id(token) for token in tokenizers.SPECIAL_TOKENS]
+            special = [tokenizer.id(token) for token in base.SPECIAL_TOKENS]
             random_ids = np.delete(random_ids, special)
         return cls(
             max_predictions=phase.max_predictions,
-            mask_id=tokenizer.id(tokenizers.MASK),
+            mask_id=tokenizer.id(base.MASK),
             replace_prob=data.mask_replace_prob,
             random_prob=data.mask_random_prob,
             random_ids=random_ids,

@@ -15,11 +15,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax.data.batches.pairs import truncate_longest
-from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, Tokenizer
+from bert_jax.data.tokenizers.base import CLS, PAD, SEP, Tokenizer
 
-# The tokens of a visit are preceded by [CLS], [SEP] and a row of [PAD], so that a
-# single gather fetches whole rows.
+# The indices of `special_ids`.
 _CLS, _SEP, _PAD = range(3)
+
+
+def special_ids(tokenizer: Tokenizer, length: int) -> np.ndarray:
+    """Returns the ids of [CLS], [SEP] and a row of [PAD], as int32.
+
+    They precede all other tokens, so that a single gather fetches whole rows.
+    """
+    cls, sep, pad = (tokenizer.id(token) for token in (CLS, SEP, PAD))
+    return np.array([cls, sep, *[pad] * length], np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +118,7 @@ class Tokens:
 
 def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Tokens:
     """Concatenates texts, for rows of `length` tokens."""
-    first = np.full(_PAD + length, tokenizer.id(PAD), np.int32)
-    first[_CLS] = tokenizer.id(CLS)
-    first[_SEP] = tokenizer.id(SEP)
+    first = special_ids(tokenizer, length)
     lengths = np.array([len(text) for text in texts], np.int64)
     ids = np.concatenate([first, *texts]).astype(np.int32, copy=False)
     return Tokens(ids, len(first) + np.cumsum(lengths) - lengths, lengths)

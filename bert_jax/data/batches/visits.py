@@ -20,7 +20,6 @@ from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import masking, pairs, row_layout
 from bert_jax.data.corpus import shard_file
 from bert_jax.data.corpus.corpus import Corpus, Shard
-from bert_jax.data.tokenizers import tokenizers
 from bert_jax.phases import phase_starts
 
 # The first integer of a key: the purpose of the draw.
@@ -129,10 +128,8 @@ def draw(
     (number, shard), num_rows = stream.shards[index], stream.rows[index]
     key = (*stream.key, epoch, number)
     tokens, documents = corpus.load_marked(shard)
-    tokenizer = corpus.tokenizer
-    special = [tokenizer.id(tokenizers.CLS), tokenizer.id(tokenizers.SEP)]
-    special += [tokenizer.id(tokenizers.PAD)] * phase.sequence_length
-    tokens = np.concatenate([np.array(special, tokens.dtype), tokens])
+    special = row_layout.special_ids(corpus.tokenizer, phase.sequence_length)
+    tokens = np.concatenate([special.astype(tokens.dtype), tokens])
     rows = _draw_rows(documents, data, phase, num_rows, key)
     rows[:, :, 0:4:2] += len(special) * (rows[:, :, 1:2] > 0)
     keys = pairs.CounterRandom(ROWS, *key).words(num_rows)

@@ -21,7 +21,7 @@ from bert_jax.data.corpus import keyed, shard_file
 from bert_jax.data.sources import lines
 from bert_jax.data.sources import sentences as splitter
 from bert_jax.data.sources.kind import Document
-from bert_jax.data.tokenizers import tokenizers, wordpiece
+from bert_jax.data.tokenizers import base, tokenizers, wordpiece
 
 # Control characters (Cc) except tab, and byte order marks, which remain where files
 # were concatenated. google-research/bert tokenization.py drops them as well.
@@ -47,7 +47,7 @@ class DocumentEncoder:
         self.dtype = id_dtype(tokenizer, data)
         self._held_out_end = keyed.held_out_end(data)
         self._encode = tokenizer.encoder()
-        self._unk = tokenizer.id(tokenizers.UNK)
+        self._unk = tokenizer.id(base.UNK)
         if data.word_segmented:
             self._is_ideograph = np.array(
                 [len(p) == 1 and wordpiece.are_ideographs(p) for p in tokenizer.vocab]

@@ -8,12 +8,7 @@ import os
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base, sentencepiece, wordpiece
-from bert_jax.data.tokenizers.base import CLS as CLS
-from bert_jax.data.tokenizers.base import MASK as MASK
-from bert_jax.data.tokenizers.base import PAD as PAD
-from bert_jax.data.tokenizers.base import SEP as SEP
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS as SPECIAL_TOKENS
-from bert_jax.data.tokenizers.base import UNK as UNK
 from bert_jax.data.tokenizers.base import Tokenizer as Tokenizer
 from bert_jax.data.tokenizers.wordpiece import WordPiece as WordPiece
 from bert_jax.errors import ConfigError, CorruptError
