@@ -133,8 +133,7 @@ def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
 def _pair(pair: rows_lib.Pair, name: str) -> str:
     sources = "".join(
         f"<p class='source'>{_chip(letter.lower(), letter)}"
-        f" {excerpt.place}"
-        f" <i>{html.escape(excerpt.beginning)}</i></p>"
+        f" {excerpt.place} <i>{html.escape(excerpt.beginning)}</i></p>"
         for letter, excerpt in zip("AB", pair.segments, strict=False)
     )
     tokens = "".join(map(_token, pair.tokens))

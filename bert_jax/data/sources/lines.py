@@ -151,13 +151,12 @@ def repair(text: str, where: str, reading: Reading, path: str = "") -> str:
     """
     if is_utf8(text) or reading.invalid_utf8 == "skip":
         return text
-    if reading.invalid_utf8 == "error":
-        hint = ", or set config.data.invalid_utf8 to replace or skip"
-        reading.reject(ConfigError(_describe(text, where, path) + hint))
-    elif reading.invalid_utf8 is None:
-        raise ConfigError(_describe(text, where, path))
-    else:
+    if reading.invalid_utf8 == "replace":
         reading.counts["lines_repaired"] += 1
+    else:
+        key = ", or set config.data.invalid_utf8 to replace or skip"
+        hint = key if reading.invalid_utf8 else ""
+        reading.reject(ConfigError(_describe(text, where, path) + hint))
     return _INVALID_BYTES.sub("\ufffd", text)
 
 

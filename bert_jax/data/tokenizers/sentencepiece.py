@@ -47,12 +47,9 @@ class SentencePiece(base.Tokenizer):
     def continues_word(self) -> np.ndarray:
         # WORD_MARK is always a known piece, so [UNK] comes after it in the same word.
         text = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE, _Piece.UNKNOWN)
-        return np.array(
-            [
-                piece.type in text and not piece.piece.startswith(WORD_MARK)
-                for piece in ModelProto.FromString(self.model).pieces
-            ]
-        )
+        pieces = ModelProto.FromString(self.model).pieces
+        found = [p.type in text and not p.piece.startswith(WORD_MARK) for p in pieces]
+        return np.array(found)
 
     def encoder(self) -> base.Encoder:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
