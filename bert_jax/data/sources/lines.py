@@ -177,7 +177,9 @@ def cut(text: str, max_bytes: int) -> list[str]:
         skipped = 1
         if end < 0:
             end, skipped = start + max_bytes, 0
-            while data[end] & 0xC0 == 0x80 and end > start + max_bytes - 4:
+            # All bytes of a text that is not UTF-8 may be continuation bytes.
+            least = start + max(1, max_bytes - 4)
+            while data[end] & 0xC0 == 0x80 and end > least:
                 end -= 1  # a continuation byte
         parts.append(data[start:end])
         start = end + skipped

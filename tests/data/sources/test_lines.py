@@ -110,6 +110,11 @@ def test_cut_prefers_the_last_space():
     assert lines.cut("short", 9) == ["short"]
 
 
+def test_cut_ends_for_bytes_that_are_not_utf8():
+    text = "\udc80" * 6  # continuation bytes without a first byte
+    assert lines.cut(text, 4) == [text[:1], text[1:2], text[2:]]
+
+
 # ---------------------------------------------------------------- invalid bytes
 
 
