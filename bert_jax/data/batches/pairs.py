@@ -56,9 +56,6 @@ class Pairs:
     b_length: np.ndarray  # 0 without the next-sentence objective
     is_random: np.ndarray  # bool, True if B does not follow A; label 1 in BERT
 
-    def __len__(self) -> int:
-        return len(self.a_start)
-
     @property
     def lengths(self) -> np.ndarray:
         """int64[num_pairs], number of tokens including [CLS] and [SEP]."""
