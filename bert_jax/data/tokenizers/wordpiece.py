@@ -181,21 +181,14 @@ class _Encoder:
         ids = np.arange(len(tokenizer.vocab), dtype=np.int32)
         # tolist converts each element of type "V4" to a `bytes` of length 4.
         self._first = dict(zip(tokenizer.vocab, ids.view("V4").tolist(), strict=True))
-        self._later = {
-            piece[2:]: id_
-            for piece, id_ in self._first.items()
-            if piece.startswith("##")
-        }
+        continuing = (piece for piece in self._first if piece.startswith("##"))
+        self._later = {piece[2:]: self._first[piece] for piece in continuing}
         self._unk = self._first[UNK]
         self._longest_first = _longest_by_prefix(self._first)
         self._longest_later = _longest_by_prefix(self._later)
-        words = _Cache(
+        self._match = _Cache(
             lambda word: self._pieces(word, self._first, self._longest_first)
-        )
-        for word, id_ in self._first.items():
-            if len(word) <= MAX_CHARS_PER_WORD:
-                words[word] = id_
-        self._match = words.__getitem__
+        ).__getitem__
         self._ids_of = _Cache(self._string_ids)
         classes = character_classes()
         punctuation = classes["punctuation"]
