@@ -122,7 +122,10 @@ class TextStream:
             (source, path, size) for source, path, size, *_ in stream["files"]
         ]
         self.units = {
-            shard: [Unit(*self.files[i][:2], (start, stop)) for i, start, stop in units]
+            shard: [
+                Unit(self.files[i][0], self.files[i][1], (start, stop))
+                for i, start, stop in units
+            ]
             for shard, units in stream["units"].items()
         }
         # The commit of each source that was indexed from the Hugging Face Hub.
