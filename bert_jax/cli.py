@@ -4,6 +4,7 @@ A user error prints one line on stderr and exits with 2; a bug prints its traceb
 """
 
 import contextlib
+import math
 import os
 import re
 import runpy
@@ -252,6 +253,11 @@ def _parse(argv: list[str]) -> list[str]:
         )
         rest = values(rest, known_only=True)
     rest = flags.FLAGS(rest)[1:]
+    for name, value in flags.FLAGS.flag_values_dict().items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(
+                f"--{name}={value} is invalid: it must be a finite number"
+            )
     for name in _paths:
         if path := flags.FLAGS[name].value:
             flags.FLAGS[name].value = storage.parse_path(f"--{name}", path)

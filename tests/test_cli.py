@@ -58,16 +58,17 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("command", "flag", "message"),
     [
-        ("--workers=0", "--workers=0 is invalid: it must be a positive integer"),
-        ("--scratch_dir=gs://b/x", "--scratch_dir=gs://b/x is not a local directory"),
+        ("prepare", "--workers=0", "is invalid: it must be a positive integer"),
+        ("prepare", "--scratch_dir=gs://b/x", "is not a local directory"),
+        ("plan", "--hours=nan", "is invalid: it must be a finite number"),
     ],
 )
-def test_a_flag_of_a_command_with_an_invalid_value_is_one_line(flag, message):
-    result = run("bert_jax.prepare", "--config=tiny", flag)
+def test_a_flag_with_an_invalid_value_is_one_line(command, flag, message):
+    result = run(f"bert_jax.{command}", "--config=tiny", flag)
     assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert f"{flag} {message}" in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
