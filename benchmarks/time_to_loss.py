@@ -192,6 +192,7 @@ def evaluate(run: run_lib.OpenedRun, weights: Iterable[tuple[int, Any]]) -> Curv
         found["steps"].append(step)
         for name in NAMES:
             found[name].append(round(metrics[name], 4))
+        del params  # before the next ones are read
     return found
 
 

@@ -228,7 +228,8 @@ def config_arguments() -> str:
     """
     arguments, needs_value = [], False
     for argument in sys.argv[1:]:
-        if needs_value and re.match(r"(?!-)|-\.?\d", argument):  # not another flag
+        is_flag = argument.startswith("-") and not re.match(r"-\.?\d", argument)
+        if needs_value and not is_flag:
             arguments[-1] += f"={argument}"
         is_config = re.match("--?(no)?config[.=]|--?config$", argument)
         if is_config:

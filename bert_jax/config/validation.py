@@ -233,7 +233,7 @@ def multiples_around(size: int, divisor: int) -> str:
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
+    """Returns the leaves of a dict or ConfigDict by path: phases[0].num_steps."""
     if hasattr(value, "items"):
         items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
     elif isinstance(value, list | tuple) and value and hasattr(value[0], "items"):

@@ -327,6 +327,8 @@ def pack(
 ) -> np.ndarray:
     """Packs all pairs, of the given lengths with [CLS] and [SEP], into rows.
 
+    No pair may be longer than a row.
+
     Best-fit decreasing: all pairs of a length are packed at once, the longest first,
     into the rows with the least room that suffices. The time therefore depends on the
     number of distinct lengths, not on the number of pairs. Pairs of the same length are

@@ -185,11 +185,17 @@ def with_sizes(paths: Sequence[str]) -> tuple[InputFile, ...]:
     )
 
 
-def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") -> str:
+def choose_text(
+    texts: Sequence[str],
+    given: str,
+    where: str,
+    kind: str = "",
+    others: Sequence[str] = (),
+) -> str:
     """Returns the given column of text; without one, "text" or the only one.
 
-    For the error, `where` is the file or dataset, and `kind` the type of the given
-    column if it is not text.
+    For the error, `where` is the file or dataset, `kind` the type of the given column
+    if it is not text, and `others` are columns that may also be given.
     """
     if given in texts:
         return given
@@ -199,5 +205,5 @@ def choose_text(texts: Sequence[str], given: str, where: str, kind: str = "") ->
     problem += f" (it is {kind})" if kind else ""
     raise ConfigError(
         f"config.data.sources: {where} has {problem}; append one to the source, as in"
-        f" #column: {', '.join(texts) or 'there is none'}"
+        f" #column: {', '.join([*texts, *others]) or 'there is none'}"
     )

@@ -14,8 +14,8 @@ BATCH_ROWS = 256
 # A row group is read in pieces of this size, because it can be as large as its file.
 BUFFER_BYTES = 2**22
 _TEXT = ("string", "large_string", "string_view")
-# The types of text by writers that do not mark it as text, and of other bytes. They
-# are read if named, and by default if the name is "text" or no column is of text.
+# The types of text by writers that do not mark it as text, and of other bytes; they
+# are read if the column is named, or its name is "text".
 _BINARY = ("binary", "large_binary", "binary_view")
 
 
@@ -120,10 +120,10 @@ def _path_in_schema(schema: Any, column: str, path: str) -> tuple[str, ...]:
         columns.setdefault(".".join(names), (names, kind))  # columns before fields
     texts = [name for name, (_, kind) in columns.items() if kind in _TEXT]
     binary = [name for name, (_, kind) in columns.items() if kind in _BINARY]
-    if column in binary or "text" in binary or not texts:
-        texts += binary
+    if column in binary or "text" in binary:
+        texts, binary = texts + binary, []
     _, kind = columns.get(column, ((), ""))
-    return columns[choose_text(texts, column, path, kind)][0]
+    return columns[choose_text(texts, column, path, kind, binary)][0]
 
 
 def _columns(

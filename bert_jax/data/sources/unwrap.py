@@ -114,8 +114,12 @@ def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
             continue
         part.append(line)
         num_chars += len(line)
-        size = max(len(part) / PART_LINES, num_chars / PART_CHARS)
-        if size >= 2 or (size >= 1 and not line.strip()):
+        is_full = len(part) >= PART_LINES or num_chars >= PART_CHARS
+        if is_full and (
+            not line.strip()
+            or len(part) >= 2 * PART_LINES
+            or num_chars >= 2 * PART_CHARS
+        ):
             yield part, False
             part, num_chars = [], 0
     if part:

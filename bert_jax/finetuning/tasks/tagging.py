@@ -58,14 +58,16 @@ class Sentences(Examples):
     def write(self, directory: Path, predicted: Any, names: Sequence[str]) -> None:
         """Writes words, tags if known, and predicted tags for conlleval.
 
-        A space in a word, which would begin another column, is written as _.
+        A space in a word or a tag would begin another column, and is written as _.
         """
         lines = []
         for i, words in enumerate(self.words):
-            columns = [["_".join(word.split()) or "_" for word in words], predicted[i]]
+            columns = [words, predicted[i]]
             if self.tags is not None:
                 columns.insert(1, self.tags[i])
-            lines += [" ".join(row) + "\n" for row in zip(*columns, strict=True)]
+            for row in zip(*columns, strict=True):
+                values = (re.sub(r"[ \t\r\n]+", "_", value) or "_" for value in row)
+                lines.append(" ".join(values) + "\n")
             lines.append("\n")
         base.write_lines(directory / "predictions.conll", lines)
 

@@ -189,6 +189,6 @@ def test_predictions_are_written_for_conlleval(tmp_path):
     assert path.read_text() == "old O O\nRome B-loc B-per\n\nx O B-loc\n\n"
     tagging.Sentences("a", words, None).write(tmp_path, predicted, ())
     assert path.read_text() == "old O\nRome B-per\n\nx B-loc\n\n"
-    of_list = tagging.Sentences("a", [["New\u00a0 York", " "]], None)
-    of_list.write(tmp_path, [["B-loc", "O"]], ())
-    assert path.read_text() == "New_York B-loc\n_ O\n\n"
+    of_list = tagging.Sentences("a", [["New  York", "", "10\u00a0000"]], None)
+    of_list.write(tmp_path, [["B-work of art", "O", "O"]], ())
+    assert path.read_text() == "New_York B-work_of_art\n_ O\n10\u00a0000 O\n\n"
