@@ -30,6 +30,8 @@ from bert_jax.config.validation import (
 )
 
 AxisSize = Annotated[int, Range(min=-1)]
+# Every layer is listed: the billion of a corrupt file would take hours.
+NumLayers = Annotated[int, Range(min=1, max=1000)]
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
 TokenizerKind = Literal["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"]
@@ -96,7 +98,7 @@ class ModelConfig:
     """The sizes of the model, under Hugging Face's names."""
 
     hidden_size: Count  # a multiple of num_attention_heads
-    num_hidden_layers: Count  # encoder layers
+    num_hidden_layers: NumLayers  # encoder layers
     num_attention_heads: Count  # attention heads in each layer
     intermediate_size: Count  # width of the feed-forward network
     # gelu_new: the tanh form, in Google's code since 2019-02; gelu: the erf form

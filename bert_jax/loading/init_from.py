@@ -94,7 +94,6 @@ def open_source(config: ExperimentConfig) -> Source:
     path = source_lib.model_path(config.init_from, "config.init_from")
     source = source_lib.open_source(path, given)
     _check_sizes(source, config)
-    source_lib.check_num_layers(source, config.model.num_hidden_layers)
     wanted = parameter_shapes(config)
     key = "max_position_embeddings"
     num_positions = build(Count, source.sizes[key], f"{source.directory}: {key}")

@@ -71,7 +71,7 @@ def read_encoder(
     """
     directory = source_lib.model_path(path, given_as)
     source = source_lib.open_source(directory, f"{given_as}={path}")
-    config = model_config(source, source.directory)
+    config = model_config(source.sizes, source.directory)
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
@@ -107,7 +107,7 @@ def read_tuned(
     source = source_lib.open_source(directory, f"{given_as}={path}")
     file, sizes = directory / "config.json", source.sizes
     head = huggingface_read.parse_head(sizes, file, types)
-    config = model_config(source, file)
+    config = model_config(sizes, file)
     vocab_size = sizes.get("vocab_size")
     vocab_size = config_lib.build(int, vocab_size, f"{directory}: vocab_size")
     _, like = _structure(config, vocab_size, head, False, has_pooler=True)
@@ -250,10 +250,10 @@ def _max_length(config: ModelConfig, directory: Path) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
-def model_config(source: Source, path: Path) -> ModelConfig:
-    """Builds and validates the sizes of a model; errors name the path."""
+def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
+    """Builds and validates the sizes of a model from values by config.model's keys."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
-    values = {"hidden_act": GOOGLE_HIDDEN_ACT} | source.sizes
+    values = {"hidden_act": GOOGLE_HIDDEN_ACT} | values
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
     )
@@ -263,7 +263,6 @@ def model_config(source: Source, path: Path) -> ModelConfig:
             f" num_attention_heads={config.num_attention_heads}; download it again"
         )
     mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
-    source_lib.check_num_layers(source, config.num_hidden_layers)
     return config
 
 

@@ -262,18 +262,6 @@ def check_tensors(
         )
 
 
-def check_num_layers(source: Source, num_layers: int) -> None:
-    """Raises ConfigError if a model cannot have so many layers.
-
-    Call it first: listing the parameters of a billion layers would not end.
-    """
-    if num_layers > len(source.tensors):
-        raise ConfigError(
-            f"{source.directory} has num_hidden_layers={num_layers}, but only"
-            f" {len(source.tensors)} tensors; download it again"
-        )
-
-
 def read_finite(source: Source, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """Reads the wanted weights; raises ConfigError if one is NaN or infinite."""
     arrays = source.read([name for name in wanted if name in source.names])

@@ -62,14 +62,6 @@ def test_more_positions_repeat_the_table(source):
     assert weights.notes == ("32 positions, repeated to make 80",)
 
 
-def test_more_layers_than_tensors_are_an_error(directory):
-    """Their parameters would be listed for hours."""
-    (directory / "SHA256SUMS").unlink(missing_ok=True)
-    change_json(directory, "config.json", num_hidden_layers=10**9)
-    with pytest.raises(errors.ConfigError, match="num_hidden_layers=1000000000"):
-        read(directory, model__num_hidden_layers=10**9)
-
-
 @pytest.mark.slow
 def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     """The held-out metrics before the first update equal those of the source."""

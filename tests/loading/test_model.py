@@ -84,7 +84,7 @@ def test_a_path_without_a_tuned_model_is_an_error(tmp_path):
         ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
         ({"num_hidden_layers": 3}, "lacks 16 of the model's tensors"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000, but only"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 must be"),
         ({"vocab_size": 96}, r"word is \[97, 32\], expected \[96, 32\]"),
     ],
 )
