@@ -121,8 +121,8 @@ def test_scores_by_hand(right, answer, exact, f1):
 
 
 def test_character_f1_uses_the_longest_common_run():
-    questions = make([["\u5317\u4eac\u5e02", "\u5317\u4eac"], ["\u4e0a\u6d77"]])
-    answers = {"0": "\u5728\u5317\u4eac\u3002", "1": "\u6d77\u4e0a"}
+    questions = make([["北京市", "北京"], ["上海"]])
+    answers = {"0": "在北京。", "1": "海上"}
     found = metrics.squad(questions, answers, "characters")
     # 2 of 3 characters match the second reference; 1 of 2 match in reverse order.
     expected = 100 * (2 * 2 / (3 + 2) + 2 * 1 / (2 + 2)) / 2
@@ -133,13 +133,13 @@ def test_character_f1_uses_the_longest_common_run():
 
 
 def test_questions_without_an_answer_by_characters():
-    questions = make([[], [], ["\u5317"], ["\u3002"]], has_impossible=True)
-    answers = {"0": "", "1": "\u5317", "2": "", "3": "\uff01"}
+    questions = make([[], [], ["北"], ["。"]], has_impossible=True)
+    answers = {"0": "", "1": "北", "2": "", "3": "！"}
     found = metrics.squad(questions, answers, "characters")
     assert found == {"exact_match": 50.0, "f1": 50.0}  # punctuation is not an answer
-    questions = make([[], [], ["\u5317"]], has_impossible=True)
+    questions = make([[], [], ["北"]], has_impossible=True)
     odds = {"0": 1.0, "1": 2.0, "2": -1.0}
-    predicted = {"0": "", "1": "\u5317", "2": "\u5317"}
+    predicted = {"0": "", "1": "北", "2": "北"}
     best = metrics.squad_thresholds(questions, predicted, odds, "characters")
     assert best["best_f1"] == 100.0 and -1 <= best["best_f1_threshold"] < 1
 
@@ -206,19 +206,13 @@ def test_scores_equal_those_of_torchmetrics():
     ("text", "units"),
     [
         ("", []),
-        (
-            "\u300a\u4e09\u56fd\u6f14\u4e49\u300b\u3002",
-            ["\u4e09", "\u56fd", "\u6f14", "\u4e49"],
-        ),
-        ("NBA\u7403\u961f 1996-97", ["nba", "\u7403", "\u961f", "199697"]),
-        ("3.5%\uff0c10,000\u5143", ["3.5", "%", "10,000", "\u5143"]),
+        ("《三国演义》。", list("三国演义")),
+        ("NBA球队 1996-97", ["nba", "球", "队", "199697"]),
+        ("3.5%，10,000元", ["3.5", "%", "10,000", "元"]),
         ("(ab) don't.", ["(", "ab", ")", "don't", "."]),
-        (
-            "\u6771\u4eac\u30bf\u30ef\u30fc\u3067\u3059\u3001",
-            list("\u6771\u4eac\u30bf\u30ef\u30fc\u3067\u3059"),
-        ),
-        ("\U00020000\u3006caf\u00e9", ["\U00020000", "\u3006", "caf\u00e9"]),
-        ("\uc11c\uc6b8 \uc2dc", ["\uc11c\uc6b8", "\uc2dc"]),
+        ("東京タワーです、", list("東京タワーです")),
+        ("\U00020000〆café", ["\U00020000", "〆", "café"]),
+        ("서울 시", ["서울", "시"]),
     ],
 )
 def test_characters_split_ideographs_and_kana_but_not_other_words(text, units):
@@ -227,6 +221,6 @@ def test_characters_split_ideographs_and_kana_but_not_other_words(text, units):
 
 
 def test_frequent_characters_count():
-    text = "\u7684\u4e00" * 200  # long enough for difflib's popularity heuristic
+    text = "的一" * 200  # long enough for difflib's popularity heuristic
     score = metrics.squad(make([[text]]), {"0": text}, "characters")
     assert score == {"exact_match": 100.0, "f1": 100.0}

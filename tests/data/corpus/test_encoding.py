@@ -120,19 +120,14 @@ def test_documents_without_a_token_are_counted(tmp_path):
 # ------------------------------------------------------------ words of ideographs
 
 SEGMENTED = [
-    ["\u4f60\u597d \u4e16\u754c , bert \u6a21\u578b \u3002"],
-    [
-        "\u6211 \u7231\u4f60",
-        "berts \u6a21\u4e16",
-        "\u4f60\u6211\u7231",
-        "bert\u6a21\u4e16",
-    ],
+    ["你好 世界 , bert 模型 。"],
+    ["我 爱你", "berts 模世", "你我爱", "bert模世"],
 ]
 
 
 def segmented_config(tmp_path, word_segmented, num_spare=0):
     config = make_config(tmp_path, word_segmented=word_segmented)
-    pieces = [*"\u4f60\u597d\u4e16\u754c\u6a21\u578b\u3002\u7231,", "bert", "##s"]
+    pieces = [*"你好世界模型。爱,", "bert", "##s"]
     vocab = [*tokenizers.SPECIAL_TOKENS, *pieces]
     vocab += [f"[unused{i}]" for i in range(num_spare)]
     path = tmp_path / f"ideographs-{num_spare}.txt"
@@ -142,7 +137,7 @@ def segmented_config(tmp_path, word_segmented, num_spare=0):
 
 @pytest.mark.parametrize("word_segmented", [False, True])
 def test_unknown_tokens_are_counted_with_and_without_marks(tmp_path, word_segmented):
-    """The vocabulary lacks U+6211, which ends one word and starts another."""
+    """The vocabulary lacks one ideograph, which starts a word and continues another."""
     config = segmented_config(tmp_path, word_segmented)
     _, counts = encode(config, SEGMENTED, source=3)
     assert counts["tokens of source 3"] == 22
@@ -173,9 +168,8 @@ def test_ideographs_that_continue_a_word_are_marked(tmp_path, num_spare, dtype):
     # The prefix ## shows that a piece continues a word. An unknown ideograph is only
     # recognized in a word that consists of ideographs.
     assert texts == [
-        " \u4f60+\u597d \u4e16+\u754c , bert \u6a21+\u578b \u3002",
-        " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16"
-        " \u4f60+[UNK]+\u7231 bert \u6a21+\u4e16",
+        " 你+好 世+界 , bert 模+型 。",
+        " [UNK] 爱+你 bert ##s 模+世 你+[UNK]+爱 bert 模+世",
     ]
 
 
@@ -191,18 +185,8 @@ def clean(*lines, is_split=False, max_line_bytes=2**20):
 
 
 def test_clean_text_is_only_split():
-    lines = (
-        "One is first. Two is next.",
-        "Caf\u00e9\tau lait.",
-        "\u4f60\u597d\u3002\u518d\u89c1",
-    )
-    expected = [
-        "One is first.",
-        "Two is next.",
-        lines[1],
-        "\u4f60\u597d\u3002",
-        "\u518d\u89c1",
-    ]
+    lines = ("One is first. Two is next.", "Café\tau lait.", "你好。再见")
+    expected = ["One is first.", "Two is next.", lines[1], "你好。", "再见"]
     assert clean(*lines) == (expected, {})
 
 
@@ -226,7 +210,7 @@ def test_all_controls_but_tab_are_dropped_and_counted():
 
 @pytest.mark.parametrize("form", ["NFD", "NFC"])
 def test_characters_are_composed(form):
-    text = "\u00c5ngstr\u00f6m and \ud55c\uad6d\uc5b4 and \u1eaf."
+    text = "Ångström and 한국어 and ắ."
     found, counts = clean(unicodedata.normalize(form, text))
     assert found == [text]
     assert counts == ({"lines_composed": 1} if form == "NFD" else {})
