@@ -1,23 +1,15 @@
 """Tests of bert_jax.data.sources.plain: documents of files, and refused files."""
 
-import collections
 import gzip
 import textwrap
 
 import pytest
 
-from bert_jax.data.sources import plain, sources
+from bert_jax.data.sources import plain
 from bert_jax.errors import ConfigError
-from tests.conftest import make_config
-from tests.data.sources import test_sources
-from tests.data.sources.test_sources import ONE_DOCUMENT_EACH, write
+from tests.data.sources.test_sources import ONE_DOCUMENT_EACH, raw, read, write
 
 KINDS = pytest.mark.parametrize("kind", ["text", "files"])
-
-
-def read(spec):
-    found = sources.read(spec, make_config().data, collections.Counter())
-    return [document.lines for document in found]
 
 
 @KINDS
@@ -54,7 +46,7 @@ def test_markup_json_and_tables_are_errors(tmp_path, kind, name, content, messag
     pack = gzip.compress if name.endswith(".gz") else bytes
     path.write_bytes(pack(content.encode()))
     with pytest.raises(ConfigError, match=message.format(path=path)):
-        read(f"{kind}:{path}")
+        raw(f"{kind}:{path}")
 
 
 @KINDS
@@ -65,7 +57,8 @@ def test_markup_json_and_tables_are_errors(tmp_path, kind, name, content, messag
 def test_text_with_a_few_brackets_is_plain(tmp_path, kind, text):
     path = tmp_path / "a.md"
     path.write_text(f"\n\n{text}\nTwo.")
-    assert read(f"{kind}:{path}") == [(*text.split("\n"), "Two.")]
+    (document,) = raw(f"{kind}:{path}")
+    assert document.lines == (*text.split("\n"), "Two.")
 
 
 # ------------------------------------------------------------------- documents
@@ -123,12 +116,12 @@ LINES = [f"Line {i}" for i in range(18)] + ["Two here. In a line."]
     ],
 )
 def test_layout_determines_the_ends_of_documents(tmp_path, text, documents):
-    assert test_sources.read("text", write(tmp_path / "a.txt", text)) == documents
+    assert read("text", write(tmp_path / "a.txt", text)) == documents
 
 
 @pytest.mark.parametrize("line", ["#hashtag", "a = b", "= = =", "== x ==", "####### x"])
 def test_lines_that_resemble_headings_are_text(tmp_path, line):
-    found = test_sources.read("text", write(tmp_path / "a.txt", f"{line}\n\nText."))
+    found = read("text", write(tmp_path / "a.txt", f"{line}\n\nText."))
     assert sum(map(len, found)) == 2
 
 

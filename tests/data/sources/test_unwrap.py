@@ -171,37 +171,26 @@ DIALOGUE = [
     "Hale: Then I suppose that I must carry the box myself, mustn't I?",
     "Woman: You may leave it here. Nobody would touch it, poor as we are.",
 ] * 4
-LIST = [
-    f"copper kettle number {i}, without lid" + ", dented" * (i % 7) for i in range(40)
-]
+NOT_WRAPPED = {
+    "verse": PENTAMETER,
+    "code": CODE,
+    "dialogue": DIALOGUE,
+    "list": [
+        f"kettle number {i}, without lid" + ", dented" * (i % 7) for i in range(40)
+    ],
+    "paragraph per line": PROSE * 3,
+    "sentence per line": ". ".join(PROSE * 3).split(". "),
+    "table": [
+        f"{i:4}  {i * i:6}  {i**3:9}  {'yes' if i % 2 else 'no':>6}  kg"
+        for i in range(40)
+    ],
+    "lower-case lines of any length": [
+        f"{word} {'ab' * (i % 30)}" for i, word in enumerate("mno" * 20)
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        PENTAMETER,
-        CODE,
-        DIALOGUE,
-        LIST,
-        PROSE * 3,
-        [line for text in PROSE * 3 for line in text.split(". ")],
-        [
-            f"{i:4}  {i * i:6}  {i**3:9}  {'yes' if i % 2 else 'no':>6}  kg"
-            for i in range(40)
-        ],
-        [f"{word} {'ab' * (i % 30)}" for i, word in enumerate("mno" * 20)],
-    ],
-    ids=[
-        "verse",
-        "code",
-        "dialogue",
-        "list",
-        "paragraph per line",
-        "sentence per line",
-        "table",
-        "lower-case lines of any length",
-    ],
-)
+@pytest.mark.parametrize("lines", NOT_WRAPPED.values(), ids=NOT_WRAPPED)
 def test_lines_that_are_not_wrapped_are_kept(lines):
     found, counts = joined(lines)
     assert found == [[line for line in lines if line.strip()]]
