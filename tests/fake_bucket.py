@@ -8,18 +8,18 @@ removed, with preconditions on their generation.
 import base64
 import collections
 import hashlib
-import http.server
 import json
 import re
 import socket
-import socketserver
 import struct
 import threading
 import time
 import urllib.parse
 
+from tests import local_server
 
-class Bucket:
+
+class Bucket(local_server.Service):
     """The objects of all buckets, and what goes wrong with the next requests.
 
     Attributes:
@@ -33,6 +33,7 @@ class Bucket:
 
     def __init__(self, *names: str):
         """Creates empty buckets."""
+        super().__init__(_Handler, bucket=self)
         self.names = set(names)
         self.objects: dict[str, bytes] = {}
         self.generations: dict[str, int] = {}
@@ -42,25 +43,11 @@ class Bucket:
         self.requests: list[str] = []
         self.delay = 0.0
         self._lock = threading.Lock()
-        handler = type("Handler", (_Handler,), {"bucket": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.environment = {
             "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage
             "TENSORSTORE_GCS_HTTP_URL": self.url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "a-token",
         }
-
-    def __enter__(self):
-        serve = self._server.serve_forever
-        threading.Thread(
-            target=serve, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
 
     def put(self, name: str, content: bytes, condition: str | None = None) -> bool:
         """Writes an object; returns False if its generation is not `condition`."""
@@ -83,21 +70,8 @@ class Bucket:
         return None
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request, client_address):
-        pass  # connections that were reset
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body would wait 40 ms for an ACK
+class _Handler(local_server.Handler):
     bucket: Bucket
-
-    def log_message(self, format, *args):
-        pass
 
     def _dispatch(self):
         body = self._body()

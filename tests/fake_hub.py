@@ -8,12 +8,12 @@ another protocol, is off, as it is with HF_HUB_DISABLE_XET=1.
 import base64
 import dataclasses
 import hashlib
-import http.server
 import json
 import pathlib
 import re
-import threading
 import urllib.parse
+
+from tests import local_server
 
 TOKEN = "hf_made_up_token_of_a_test"
 SIGNATURE = "Signature=made-up-signature"
@@ -50,7 +50,7 @@ class Repository:
         return self.commits.get(self.refs.get(revision, revision))
 
 
-class Hub:
+class Hub(local_server.Service):
     """The repositories, and what goes wrong with the next requests.
 
     Attributes:
@@ -62,29 +62,14 @@ class Hub:
     """
 
     def __init__(self):
+        super().__init__(_Handler, hub=self)
         self.repositories: dict[str, Repository] = {}
         self.faults: dict[str, list[int]] = {}
         self.requests: list[str] = []
         self.renamed: dict[str, str] = {}
         self.objects: dict[str, bytes] = {}
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{port}"
         # Another host, because the client follows redirects within the Hub's.
-        self.cdn = f"http://localhost:{port}/cdn"
-
-    def __enter__(self):
-        serve = self._server.serve_forever
-        threading.Thread(
-            target=serve, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+        self.cdn = self.url.replace("127.0.0.1", "localhost") + "/cdn"
 
     def add(self, name: str, files: dict[str, bytes], **settings) -> Repository:
         repository = self.repositories[name] = Repository({}, {}, **settings)
@@ -118,12 +103,8 @@ class Hub:
         return sum(bool(re.search(pattern, request)) for request in self.requests)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(local_server.Handler):
     hub: Hub
-
-    def log_message(self, format, *args):
-        pass
 
     def _dispatch(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -1,37 +1,29 @@
 """Tests of preemption notices; signals are in tests/faults/test_interruption.py."""
 
-import http.server
-import threading
-
 import pytest
 
 from bert_jax.distributed import preemption
+from tests import local_server
 from tests.commands import run_program
 
 ANSWERS: dict[str, tuple[int, bytes]] = {}
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
+class Metadata(local_server.Handler):
     def do_GET(self):
         name = self.path.rpartition("/")[2]
         code, text = ANSWERS.get(name, (404, b"not here"))
         self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
 def server(monkeypatch):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    serve = server.serve_forever
-    threading.Thread(target=serve, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-    yield server
-    server.shutdown()
-    server.server_close()
+    with local_server.Service(Metadata) as found:
+        monkeypatch.setenv("GCE_METADATA_HOST", found.url.removeprefix("http://"))
+        yield
 
 
 @pytest.mark.parametrize(
@@ -56,9 +48,8 @@ def test_notices_of_the_metadata_server(server, answers, notices):
     assert preemption._is_google_machine()
 
 
-def test_no_notices_without_a_server(server):
-    server.shutdown()
-    server.server_close()
+def test_no_notices_without_a_server(monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
     assert preemption._notices() == set()
 
 
