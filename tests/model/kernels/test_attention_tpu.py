@@ -14,14 +14,13 @@ from bert_jax.model.dropout import Seed, row_indices
 from bert_jax.model.kernels import attention_tpu
 from tests.conftest import slow
 from tests.model.attention_inputs import (
-    ATTEND,
     SEED,
     T,
+    assert_equal_to_einsums,
     assert_other_pairs_change_no_bit,
     assert_same_on_mesh,
     by_einsums,
     inputs,
-    masked,
     with_gradients,
 )
 
@@ -40,16 +39,7 @@ def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
 @pytest.mark.parametrize("rate", [slow(0.0), 0.1])
 def test_kernels_equal_einsums(head_dim, rate):
     *arrays, ids = inputs()
-    arrays = masked(*arrays, ids)
-    seed = jnp.asarray(SEED) if rate else None
-    options = {"head_dim": head_dim, "rate": rate}
-    found = with_gradients(by_kernel, *arrays, ids, seed, **options)
-    exact = [x.astype(jnp.float32) for x in arrays]
-    expected = with_gradients(by_einsums, *exact, ids, seed, **options)
-    is_real = np.asarray(ids)[:, :, None] > 0
-    for name, x, y in zip(ATTEND, found, expected, strict=True):
-        error = np.linalg.norm((x - y) * is_real) / np.linalg.norm(y * is_real)
-        assert error < 5e-3, name  # bfloat16 has 8 significant bits
+    assert_equal_to_einsums(by_kernel, arrays, ids, rate, head_dim=head_dim)
 
 
 def test_queries_may_be_other_positions_than_the_keys():
