@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base, sentencepiece, tokenizers, training
 from bert_jax.interop import huggingface_write
+from tests.data.tokenizers.test_wordpiece import make_config
 from tests.faults.fuzzed import config_error, edited, edits, new_directory
 
 TEXT = [
@@ -60,15 +61,13 @@ lines = st.lists(
     edits.map(lambda edits: edited(VOCAB, edits)) | lines | st.binary(), st.booleans()
 )
 def test_vocab_txt(content, lowercase):
-    config = TokenizerConfig(
-        kind="wordpiece", vocab_file="v", vocab_size=10, lowercase=lowercase
-    )
+    config = make_config(vocab_size=10, lowercase=lowercase)
     check(content, config, "vocab.txt")
 
 
 @functools.cache
 def trained(kind: str) -> tuple[TokenizerConfig, bytes]:
-    config = TokenizerConfig(kind=kind, vocab_file="", vocab_size=100, lowercase=True)
+    config = make_config(kind, 100)
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(1, 6))) for _ in range(200)]
     documents = [[" ".join(rng.choices(words, k=9)) for _ in range(60)]]
@@ -123,9 +122,7 @@ def test_fields_of_a_model(data, kind):
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_unedited_files_work(lowercase):
     """Without this, the edits above might prove nothing."""
-    config = TokenizerConfig(
-        kind="wordpiece", vocab_file="v", vocab_size=10, lowercase=lowercase
-    )
+    config = make_config(vocab_size=10, lowercase=lowercase)
     assert len(tokenizers.parse(VOCAB, config, "v").vocab) == 18
     for kind in ("sentencepiece_unigram", "sentencepiece_bpe"):
         config, content = trained(kind)

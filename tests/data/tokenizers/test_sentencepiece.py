@@ -1,5 +1,6 @@
 """Tests of bert_jax.data.tokenizers.sentencepiece."""
 
+import functools
 import io
 import random
 
@@ -8,19 +9,15 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
-from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base, training
 from bert_jax.data.tokenizers import sentencepiece as sentencepiece_lib
 from bert_jax.errors import ConfigError
+from tests.data.tokenizers import test_wordpiece
 from tests.data.tokenizers.test_training import chinese
 
 SPECIAL = list(base.SPECIAL_TOKENS)
 KINDS = ["sentencepiece_unigram", "sentencepiece_bpe"]
-
-
-def make_config(kind, **changes):
-    values = {"kind": kind, "vocab_file": "", "vocab_size": 120, "lowercase": True}
-    return TokenizerConfig(**values | changes)
+make_config = functools.partial(test_wordpiece.make_config, vocab_size=120)
 
 
 def documents(seed=0):

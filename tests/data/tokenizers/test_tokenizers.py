@@ -1,6 +1,7 @@
 """Tests of bert_jax.data.tokenizers.tokenizers, for every kind of tokenizer."""
 
 import dataclasses
+import functools
 import json
 import os
 import random
@@ -8,16 +9,12 @@ import random
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import tokenizers, training
 from bert_jax.errors import ConfigError
+from tests.data.tokenizers import test_wordpiece
 
 KINDS = config_lib.TOKENIZER_KINDS
-
-
-def make_config(kind, **changes):
-    values = {"kind": kind, "vocab_file": "", "vocab_size": 60, "lowercase": True}
-    return TokenizerConfig(**values | changes)
+make_config = functools.partial(test_wordpiece.make_config, vocab_size=60)
 
 
 def documents():

@@ -16,14 +16,9 @@ from tests.conftest import slow
 SPECIAL = list(tokenizers.SPECIAL_TOKENS)
 
 
-def make_config(**changes):
-    values = {
-        "kind": "wordpiece",
-        "vocab_file": "",
-        "vocab_size": 300,
-        "lowercase": True,
-    }
-    return TokenizerConfig(**values | changes)
+def make_config(kind="wordpiece", vocab_size=300, **changes):
+    values = {"vocab_file": "", "lowercase": True} | changes
+    return TokenizerConfig(kind=kind, vocab_size=vocab_size, **values)
 
 
 def wordpiece(*tokens, lowercase=True):
