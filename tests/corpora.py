@@ -1,13 +1,17 @@
 """Small corpora of made-up documents, written without prepare and read back as text."""
 
 import collections
+import contextlib
 import io
 import json
 import os
+import pathlib
 import random
+from unittest import mock
 
 import numpy as np
 import pyarrow
+import pytest
 from pyarrow import parquet
 
 from bert_jax import config as config_lib
@@ -75,8 +79,12 @@ def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
     return made.data, made.phases[0]
 
 
-def interrupt(*args):
-    raise KeyboardInterrupt
+@contextlib.contextmanager
+def interrupted(place=writer, name="finish"):
+    """Interrupts at the call of a function: after all shards, unless one is given."""
+    raises = mock.patch.object(place, name, side_effect=KeyboardInterrupt)
+    with raises, pytest.raises(KeyboardInterrupt):
+        yield
 
 
 def elsewhere(config, name="2", **data):
@@ -153,6 +161,14 @@ def batches(found, config, **options):
     """Returns the batches of a phase: the first, from its start, unless given."""
     options = {"split": "train", "seed": 1, "phase_index": 0, "first_step": 0} | options
     return pipeline.batches(found, config, **options)
+
+
+def rewrite_manifest(directory, **values):
+    """Changes entries of the manifest and updates its digest."""
+    path = pathlib.Path(directory, "manifest.json")
+    manifest = json.loads(path.read_text()) | values
+    manifest["sha256"] = corpus.manifest_digest(manifest)
+    path.write_text(json.dumps(manifest))
 
 
 def files(directory):

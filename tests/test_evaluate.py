@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import trained_run
 from tests.commands import run, run_well, small_run
+from tests.corpora import rewrite_manifest
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,8 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
 
 def test_the_advice_for_a_corpus_of_another_text_is_right(trained, tmp_path):
     other = shutil.copytree(trained / "corpus", tmp_path / "other")
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["recipe"]["data.sources"] = ["text:other.txt"]
-    manifest["sha256"] = corpus_lib.manifest_digest(manifest)
-    (other / "manifest.json").write_text(json.dumps(manifest))
+    recipe = json.loads((other / "manifest.json").read_text())["recipe"]
+    rewrite_manifest(other, recipe=recipe | {"data.sources": ["text:other.txt"]})
     workdir = str(trained / "run")
     message = f"not trained on the corpus in {str(other)!r}; use --corpus_dir=DIR with"
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError, MissingObjectError
+from tests.corpora import interrupted
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +134,10 @@ def test_a_missing_object_has_an_error_of_its_own(bucket):
     storage.remove_directory("gs://b/none")
 
 
-def test_write_is_atomic(tmp_path, monkeypatch):
+def test_write_is_atomic(tmp_path):
     path = str(tmp_path / "file")
-
-    def fail(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(KeyboardInterrupt):
-            storage.write(path, b"content")
+    with interrupted(os, "replace"):
+        storage.write(path, b"content")
     assert os.listdir(tmp_path) == []
     storage.write(path, b"content")
     assert storage.read(path) == b"content"

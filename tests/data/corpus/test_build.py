@@ -30,7 +30,7 @@ from tests.corpora import (
     changed,
     elsewhere,
     files,
-    interrupt,
+    interrupted,
     make_config,
     make_documents,
     parquet_bytes,
@@ -143,8 +143,7 @@ def test_files_of_the_corpus_are_not_its_text(config, monkeypatch, stream, has_s
     config = changed(trains(config), "data", **one)
     spec = f"text:{os.path.dirname(config.data.corpus_dir)}/**/*[tb].txt"
     around = changed(config, "data", sources=(spec,))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build.writer.lease, "confirm_all", interrupt)
+    with interrupted(build.writer.lease, "confirm_all"):
         build.prepare(around, 1, scratch)
     found = shards_of(around, scratch)
     build.find_corpus(around)
@@ -227,13 +226,6 @@ def killed_at(monkeypatch, config, count):
         except Killed:
             return True
     return False
-
-
-def interrupted(monkeypatch, config, *args):
-    """Prepares a corpus until all shards are written."""
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build.writer, "finish", interrupt)
-        build.prepare(config, 1, *args)
 
 
 def calls_of(kind, name, config):
@@ -331,9 +323,8 @@ def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
     assert fake_hub.TOKEN not in str(files(config.data.corpus_dir))
 
 
-def test_killed_after_the_manifest_it_only_removes_work(config, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build.work_directory, "remove", interrupt)
+def test_killed_after_the_manifest_it_only_removes_work(config):
+    with interrupted(build.work_directory, "remove"):
         build.prepare(config)
     assert "unfinished" in os.listdir(config.data.corpus_dir)
     assert encoded_batches(config) == []
@@ -613,15 +604,17 @@ def test_a_large_held_out_set_gets_several_shards(config, monkeypatch):
         assert split == "validation" or several[document][1] == file
 
 
-def test_shards_of_other_settings_are_written_again(config, monkeypatch):
+def test_shards_of_other_settings_are_written_again(config):
     """The names of the input files, their sizes and the vocabulary are the same."""
     directory = config.data.corpus_dir
     write_source(config, [["w1 " * 400, "w2"], *make_documents(60)])
-    interrupted(monkeypatch, changed(config, "data", max_line_bytes=1024))
+    with interrupted():
+        build.prepare(changed(config, "data", max_line_bytes=1024), 1)
     names = corpus.shard_files(directory)
     late = [f"unfinished/shards/{name}.json" for name in names] + names
     kept = {f"{directory}/{x}": storage.read(f"{directory}/{x}") for x in late}
-    interrupted(monkeypatch, config)
+    with interrupted():
+        build.prepare(config, 1)
     for path, data in kept.items():  # by a process that has lost its lease
         storage.write(path, data)
     assert made(config) == made(elsewhere(config, "straight"))
@@ -635,9 +628,10 @@ def test_shards_of_other_settings_are_written_again(config, monkeypatch):
         *(("unfinished/runs/run-*", kept) for kept in (0, 1, 50, None)),
     ],
 )
-def test_damaged_work_is_written_again_or_named(config, monkeypatch, pattern, kept):
+def test_damaged_work_is_written_again_or_named(config, pattern, kept):
     """A power failure leaves parts of files; a damaged result may still be JSON."""
-    interrupted(monkeypatch, config)
+    with interrupted():
+        build.prepare(config, 1)
     file = min(pathlib.Path(config.data.corpus_dir).glob(pattern))
     data = file.read_bytes()
     file.write_bytes(data.replace(b"1", b"12") + b"3" if kept is None else data[:kept])
@@ -648,10 +642,10 @@ def test_damaged_work_is_written_again_or_named(config, monkeypatch, pattern, ke
     assert made(config) == made(elsewhere(config, "straight"))
 
 
-def test_work_of_another_version_of_unicode_is_not_reused(config, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(build.unicodedata, "unidata_version", "1.0.0")
-        interrupted(monkeypatch, config)
+def test_work_of_another_version_of_unicode_is_not_reused(config):
+    other = mock.patch.object(build.unicodedata, "unidata_version", "1.0.0")
+    with other, interrupted():
+        build.prepare(config, 1)
     assert len(encoded_batches(config)) >= 5  # all of them
 
 

@@ -11,7 +11,14 @@ from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from tests.commands import flip
-from tests.corpora import WORDS, changed, make_config, make_documents, write
+from tests.corpora import (
+    WORDS,
+    changed,
+    make_config,
+    make_documents,
+    rewrite_manifest,
+    write,
+)
 
 
 @pytest.fixture
@@ -53,7 +60,7 @@ def test_corpus_of_another_recipe(written, section, key, value, message):
 def test_corpus_with_a_trained_vocabulary(written):
     config, _, found = written
     recipe = corpus.recipe(config) | {"tokenizer.trained": True}
-    rewrite_manifest(found, recipe=recipe)
+    rewrite_manifest(found.directory, recipe=recipe)
     message = "vocab_file='.*vocab-55.txt', .* prepared with '', a vocabulary trained"
     with pytest.raises(ConfigError, match=message):
         corpus.read(config)
@@ -83,15 +90,6 @@ def test_no_corpus(tmp_path):
         corpus.read(config)
 
 
-def rewrite_manifest(found, **values):
-    """Changes entries of the manifest and updates its digest."""
-    path = os.path.join(found.directory, "manifest.json")
-    with open(path) as file:
-        manifest = json.load(file) | values
-    with open(path, "w") as file:
-        json.dump(manifest | {"sha256": corpus.manifest_digest(manifest)}, file)
-
-
 def test_an_edited_manifest_is_distinguished_from_another_format(written):
     config, _, found = written
     path = os.path.join(found.directory, "manifest.json")
@@ -103,7 +101,7 @@ def test_an_edited_manifest_is_distinguished_from_another_format(written):
             json.dump(manifest | changes, file)
         with pytest.raises(CorruptError, match="manifest.json is corrupt: its sha256"):
             corpus.read(config)
-    rewrite_manifest(found, format_version=newer)
+    rewrite_manifest(found.directory, format_version=newer)
     with pytest.raises(ConfigError, match=f"has format_version {newer}, but") as info:
         corpus.read(config)
     assert not isinstance(info.value, CorruptError)
@@ -127,7 +125,7 @@ def rewrite_column(found, name, change):
     with open(os.path.join(found.directory, "manifest.json")) as file:
         splits = json.load(file)["splits"]
     splits["train"][name] = change(splits["train"][name])
-    rewrite_manifest(found, splits=splits)
+    rewrite_manifest(found.directory, splits=splits)
 
 
 # -------------------------------------------------------------- corrupt files

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.corpus import build, index
+from bert_jax.data.corpus import index
 from bert_jax.data.sources import lines, sources
 from bert_jax.errors import ConfigError, CorruptError
 from tests.conftest import make_config as model_config
@@ -19,7 +19,7 @@ from tests.corpora import (
     changed,
     elsewhere,
     files,
-    interrupt,
+    interrupted,
     make_config,
     make_documents,
     write_documents,
@@ -72,17 +72,14 @@ def test_a_killed_call_resumes(config, indexed, monkeypatch):
     assert files(config.data.corpus_dir) == files(elsewhere(config).data.corpus_dir)
 
 
-def test_a_killed_call_resumes_with_another_number_of_shards(
-    config, indexed, tmp_path, monkeypatch
-):
+def test_a_killed_call_resumes_with_another_number_of_shards(config, indexed, tmp_path):
     for i in range(5):
         write_jsonl(tmp_path / "text.jsonl", make_documents(60, seed=i))
         data = gzip.compress((tmp_path / "text.jsonl").read_bytes())
         (tmp_path / f"{i}.jsonl.gz").write_bytes(data)
     sources = (f"jsonl:{tmp_path}/*.gz#text",)
     five = changed(config, "data", sources=sources, num_shards=5, num_streams=1)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build.writer, "finish", interrupt)
+    with interrupted():
         make(five)
     indexed.clear()
     four = changed(five, "data", num_shards=4)
@@ -96,9 +93,8 @@ def test_a_killed_call_resumes_with_another_number_of_shards(
     assert files(four.data.corpus_dir) == files(elsewhere(four).data.corpus_dir)
 
 
-def test_a_damaged_entry_of_a_killed_call_is_named(config, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(build.writer, "finish", interrupt)
+def test_a_damaged_entry_of_a_killed_call_is_named(config):
+    with interrupted():
         make(config)
     runs = pathlib.Path(config.data.corpus_dir) / "unfinished/runs"
     min(runs.glob("[!s]*.json")).write_bytes(b"")

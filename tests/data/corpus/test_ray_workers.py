@@ -16,7 +16,7 @@ from tests.corpora import (
     changed,
     elsewhere,
     files,
-    interrupt,
+    interrupted,
     make_config,
     make_documents,
     write_documents,
@@ -204,10 +204,8 @@ def test_text_and_corpus_in_a_bucket(cluster, config, bucket, tmp_path, monkeypa
     build.prepare(config, 1)
     monkeypatch.setattr(build, "RUN_BYTES", 2000)
     remote = changed(config, "data", corpus_dir=f"{bucket}/corpus")
-    with monkeypatch.context() as patch:
-        patch.setattr(build.writer, "finish", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build.prepare(remote, ray_address=cluster.address)
+    with interrupted():
+        build.prepare(remote, ray_address=cluster.address)
     before = modified(f"{bucket}/corpus")
     assert "train-00001-of-00002" in before and any("/run-" in x for x in before)
     build.prepare(remote, ray_address=cluster.address)
