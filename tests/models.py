@@ -44,9 +44,9 @@ def export_to(directory):
     return dict(arrays)
 
 
-def read(directory, **changes):
+def read(directory, tokenizer=TOKENIZER, **changes):
     config = make_config(init_from=str(directory), **changes)
-    return init_from.read(init_from.open_source(config), config, TOKENIZER)
+    return init_from.read(init_from.open_source(config), config, tokenizer)
 
 
 def tensors_of(directory):

@@ -12,13 +12,12 @@ from flax import nnx
 from bert_jax import errors
 from bert_jax.interop import google_tf1
 from bert_jax.lazy_tensorflow import tf
-from bert_jax.loading import init_from
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
 from tests.commands import flip
 from tests.conftest import make_batch, make_config, slow
-from tests.models import TOKENIZER, VOCAB, change_json
+from tests.models import TOKENIZER, VOCAB, change_json, read
 
 V, D, F = len(VOCAB), 32, 64
 LAYER = {
@@ -88,11 +87,6 @@ def source(tmp_path):
     variables = random_variables()
     save_as_run_pretraining_does(tmp_path, variables)
     return tmp_path, variables
-
-
-def read(path):
-    config = make_config(init_from=str(path))
-    return init_from.read(init_from.open_source(config), config, TOKENIZER)
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", slow("gelu")])

@@ -18,6 +18,7 @@ from bert_jax.model import bert, parameters
 from bert_jax.training import step as step_lib
 from tests.commands import error_of, run_well, small_run
 from tests.conftest import make_config, use_mesh
+from tests.corpora import changed, rewrite_manifest
 from tests.models import (
     VOCAB,
     assert_same,
@@ -124,8 +125,7 @@ def test_incomplete_workdir_is_an_error(trained, tmp_path):
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(errors.ConfigError, match="has no checkpoint yet"):
         init_from.open_source(continued)
-    data = dataclasses.replace(config.data, corpus_dir="gone")
-    workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
+    workdir_lib.write_config(str(workdir), changed(config, "data", corpus_dir="gone"))
     with pytest.raises(errors.ConfigError, match="at 'gone', which is missing"):
         init_from.open_source(continued)
 
@@ -133,13 +133,10 @@ def test_incomplete_workdir_is_an_error(trained, tmp_path):
 def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
     workdir = shutil.copytree(trained / "run", tmp_path / "run")
     other = shutil.copytree(trained / "corpus", tmp_path / "corpus")
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["cleaning"] = {"lines_cut": 1}
-    manifest["sha256"] = corpus.manifest_digest(manifest)
-    (other / "manifest.json").write_text(json.dumps(manifest))
+    rewrite_manifest(other, cleaning={"lines_cut": 1})
     config = workdir_lib.read_config(str(workdir))
-    data = dataclasses.replace(config.data, corpus_dir=str(other))
-    workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
+    moved = changed(config, "data", corpus_dir=str(other))
+    workdir_lib.write_config(str(workdir), moved)
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="was not trained on the corpus"):
         init_from.open_source(continued)
@@ -158,10 +155,8 @@ def test_corrupt_checkpoint_is_an_error(trained, tmp_path):
 
 def extend(directory, *tokens):
     """Reads the source for a run whose vocabulary adds tokens at the end."""
-    vocab = (*VOCAB, *tokens)
-    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
-    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
-    return init_from.read(init_from.open_source(config), config, tokenizer)
+    tokenizer = wordpiece.WordPiece((*VOCAB, *tokens), lowercase=True)
+    return read(directory, tokenizer, tokenizer__vocab_size=len(tokenizer.vocab))
 
 
 def test_new_token_is_the_mean_of_its_pieces(source):
@@ -208,9 +203,7 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
     keep_only_vocab_txt(directory, ())
     (directory / "vocab.txt").write_bytes(content.encode())
     (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
-    config = make_config(init_from=str(directory))
-    tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
-    weights = init_from.read(init_from.open_source(config), config, tokenizer)
+    weights = read(directory, wordpiece.WordPiece(tuple(vocab), lowercase=True))
     assert_same(weights.arrays, expected)
     assert weights.notes == ()
 
@@ -227,14 +220,11 @@ def test_tokenizer_with_other_rules_is_rejected(directory):
 
 
 def test_vocabulary_of_another_kind_is_rejected(directory):
-    config = make_config(
-        init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
-    )
-    other = training.train(
-        [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
-    )
+    kind = {"tokenizer__kind": "sentencepiece_unigram"}
+    text = [[f"word{i} {i * 7919} here"] for i in range(200)]
+    other = training.train(text, make_config(**kind).tokenizer)
     with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):
-        init_from.read(init_from.open_source(config), config, other)
+        read(directory, other, **kind)
 
 
 def test_unused_tokens_may_be_replaced(source):
@@ -242,17 +232,12 @@ def test_unused_tokens_may_be_replaced(source):
     unused = tuple("[unused0]" if token == "w50" else token for token in VOCAB)
     keep_only_vocab_txt(directory, unused)
     ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
-    config = make_config(init_from=str(directory))
-    weights = init_from.read(
-        init_from.open_source(config), config, wordpiece.WordPiece(ours, True)
-    )
-    rows, before = (
-        weights.arrays["bert.embeddings.word"],
-        expected["bert.embeddings.word"],
-    )
-    changed = np.any(rows != before, axis=1)
-    np.testing.assert_array_equal(np.flatnonzero(changed), [VOCAB.index("w50")])
-    np.testing.assert_array_equal(rows[changed][0], before[VOCAB.index("[UNK]")])
+    weights = read(directory, wordpiece.WordPiece(ours, True))
+    name = "bert.embeddings.word"
+    rows, before = weights.arrays[name], expected[name]
+    is_other = np.any(rows != before, axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(is_other), [VOCAB.index("w50")])
+    np.testing.assert_array_equal(rows[is_other][0], before[VOCAB.index("[UNK]")])
 
 
 TABLES = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
@@ -286,11 +271,7 @@ def test_padding_rows_are_dropped(source, padded, vocab_size):
     [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
 )
 def test_vocabulary_that_does_not_extend_the_sources_is_rejected(directory, vocab):
-    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
-    with pytest.raises(
-        errors.ConfigError,
-        match=r"nor the beginning of it: token \d+ is 'w\d+' in the model and",
-    ):
-        init_from.read(
-            init_from.open_source(config), config, wordpiece.WordPiece(vocab, True)
-        )
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    message = r"nor the beginning of it: token \d+ is 'w\d+' in the model and"
+    with pytest.raises(errors.ConfigError, match=message):
+        read(directory, tokenizer, tokenizer__vocab_size=len(vocab))

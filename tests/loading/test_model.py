@@ -10,7 +10,6 @@ from bert_jax import config as config_lib
 from bert_jax.data.tokenizers import training
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.tasks import TASKS
-from bert_jax.loading import init_from
 from bert_jax.loading import model as model_lib
 from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
@@ -24,6 +23,7 @@ from tests.models import (
     change_tensors,
     encoder_of,
     keep_only_vocab_txt,
+    read,
     tensors_of,
 )
 
@@ -123,11 +123,9 @@ def test_encoder_is_read_from_a_hugging_face_directory(source):
 @pytest.mark.slow
 def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
     save_as_run_pretraining_does(tmp_path, random_variables())
-    config = make_config(init_from=str(tmp_path))
-    weights = init_from.read(init_from.open_source(config), config, TOKENIZER)
     found = model_lib.read_encoder(str(tmp_path), True)
-    assert_same(found.arrays, encoder_of(weights.arrays))
-    assert found.config == config.model and found.tokenizer == TOKENIZER
+    assert_same(found.arrays, encoder_of(read(tmp_path).arrays))
+    assert found.config == make_config().model and found.tokenizer == TOKENIZER
     with pytest.raises(ConfigError, match="add --lowercase=true or --lowercase=false"):
         model_lib.read_encoder(str(tmp_path))
 

@@ -16,6 +16,7 @@ from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
 from bert_jax.loading import new_run
 from tests.commands import run_well, write_text
+from tests.corpora import changed
 from tests.models import VOCAB, change_json
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 32}
@@ -44,7 +45,6 @@ def test_sizes_vocabulary_and_case_are_those_of_the_model(directory):
 
 
 def test_a_model_trained_without_dropout_continues_without_it(directory, tmp_path):
-    (directory / "SHA256SUMS").unlink(missing_ok=True)
     hidden, attention = "hidden_dropout_prob", "attention_probs_dropout_prob"
     change_json(directory, "config.json", **{hidden: 0.1, attention: 0.0})
     values = values_of(
@@ -61,7 +61,6 @@ def test_a_model_trained_without_dropout_continues_without_it(directory, tmp_pat
 
 
 def test_the_case_of_the_model_precedes_that_of_the_config_file(directory):
-    (directory / "SHA256SUMS").unlink(missing_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (directory / name).unlink(missing_ok=True)
     for lowercase in (True, False):  # the model does not record it
@@ -98,7 +97,6 @@ def test_a_flag_that_contradicts_the_model_is_an_error(directory, changes, messa
 
 
 def test_a_length_of_another_type_in_the_model_is_an_error(directory):
-    (directory / "SHA256SUMS").unlink(missing_ok=True)
     change_json(directory, "config.json", max_position_embeddings="32")
     with pytest.raises(ConfigError, match="needs '32'; remove the flag"):
         new_run.complete(values_of(directory), ["model.max_position_embeddings"])
@@ -136,7 +134,7 @@ def test_an_invalid_config_is_an_error(source, key, value, message):
 
 
 def test_a_model_without_a_vocabulary_needs_one(directory):
-    for name in ("SHA256SUMS", "tokenizer.json", "vocab.txt"):
+    for name in ("tokenizer.json", "vocab.txt"):
         (directory / name).unlink(missing_ok=True)
     with pytest.raises(ConfigError, match="has no tokenizer; copy its vocab.txt there"):
         new_run.complete(values_of(directory))
@@ -148,7 +146,6 @@ def test_a_run_that_has_begun_keeps_its_values(directory, tmp_path):
     config = new_run.complete(values)
     workdir_lib.write_config(workdir, config)
     change_json(directory, "config.json", layer_norm_eps=1e-6)
-    (directory / "SHA256SUMS").unlink(missing_ok=True)
     assert new_run.complete(values).model != config.model
     assert new_run.complete(values, (), workdir) == config
     shutil.rmtree(directory)
@@ -227,7 +224,6 @@ def test_only_process_0_prepares_a_corpus(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(multihost, "is_first", lambda: False)
     assert new_run.find_corpus(config) == corpus.read(config)
     directory = tmp_path / "corpus"
-    data = dataclasses.replace(config.data, corpus_dir=str(directory))
     with pytest.raises(ConfigError, match="has no manifest.json"):
-        new_run.find_corpus(dataclasses.replace(config, data=data))
+        new_run.find_corpus(changed(config, "data", corpus_dir=str(directory)))
     assert not directory.exists()
