@@ -141,11 +141,12 @@ def make_config(**changes) -> config_lib.ExperimentConfig:
     return config_lib.from_config_dict(config)
 
 
-def two_phases() -> config_lib.ExperimentConfig:
-    """Returns a config of 20 steps, and of 5 more in a second phase."""
-    config = make_config(phase={"num_steps": 20})
-    second = dataclasses.replace(config.phases[0], num_steps=5)
-    return dataclasses.replace(config, phases=(config.phases[0], second))
+def two_phases(config=None, **changes) -> config_lib.ExperimentConfig:
+    """Returns a config with a second phase, of 5 steps after 20 unless given."""
+    config = config or make_config()
+    (first,) = config.phases
+    second = dataclasses.replace(first, **{"num_steps": 5} | changes)
+    return dataclasses.replace(config, phases=(first, second))
 
 
 def make_batch(

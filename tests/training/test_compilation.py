@@ -15,16 +15,7 @@ from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
 from tests import corpora
-from tests.conftest import make_batch, make_config, use_mesh
-
-
-def two_phases():
-    config = make_config()
-    first = config.phases[0]
-    second = dataclasses.replace(
-        first, num_steps=5, sequence_length=32, global_batch_size=16, max_predictions=6
-    )
-    return dataclasses.replace(config, phases=(first, second))
+from tests.conftest import make_batch, two_phases, use_mesh
 
 
 def make_step(config):
@@ -36,7 +27,7 @@ def make_step(config):
 
 @pytest.mark.slow
 def test_each_phase_is_compiled_while_the_one_before_it_runs():
-    config = two_phases()
+    config = two_phases(sequence_length=32, global_batch_size=16, max_predictions=6)
     mesh = use_mesh(2, 2, 2)
     init, train_step = make_step(config)
     like = sharding.on_mesh(jax.eval_shape(init), mesh)

@@ -1,7 +1,5 @@
 """Tests of bert_jax.training.evaluation."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -41,15 +39,14 @@ def test_held_out_masks_do_not_depend_on_the_training_rate(trained):
     config = workdir_lib.read_config(str(trained / "run"))
     corpus = corpus_lib.read(config)
     rates = {"masked_lm_prob": 0.3, "final_masked_lm_prob": 0.1}
-    data = dataclasses.replace(config.data, **rates)
-    other = dataclasses.replace(config, data=data)
+    other = corpora.changed(config, "data", **rates)
     plain, found = (evaluation.eval_batches(corpus, c, 0) for c in (config, other))
     for a, b in zip(plain, found, strict=True):
         for name in a:
             np.testing.assert_array_equal(a[name], b[name])
             assert b[name].base is None
-    often = dataclasses.replace(config.eval, masked_lm_prob=0.3)
-    more = evaluation.eval_batches(corpus, dataclasses.replace(config, eval=often), 0)
+    often = corpora.changed(config, "eval", masked_lm_prob=0.3)
+    more = evaluation.eval_batches(corpus, often, 0)
     masks = [sum(b["masked_lm_weights"].sum() for b in x) for x in (plain, more)]
     assert masks[1] > masks[0]
 

@@ -1,6 +1,5 @@
 """Tests of bert_jax.training.rollbacks."""
 
-import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ from bert_jax.inspect_batch import rows
 from bert_jax.phases import Position, Skip
 from bert_jax.training import rollbacks
 from tests import corpora
-from tests.conftest import make_config, use_mesh
+from tests.conftest import make_config, two_phases, use_mesh
 
 POSITION = Position("corpus")
 
@@ -161,8 +160,7 @@ def test_a_corrupt_record_is_named(tmp_path, text):
 
 def test_a_run_rolls_back_at_most_max_rollbacks_times(tmp_path):
     config = make_config(phase={"num_steps": 5}, guard__max_rollbacks=1)
-    second = dataclasses.replace(config.phases[0], num_steps=4)
-    config = dataclasses.replace(config, phases=(config.phases[0], second))
+    config = two_phases(config, num_steps=4)
     error = errors.DivergedError(7, "not finite")
     newest, found = 0, []
 

@@ -1,6 +1,5 @@
 """Tests of bert_jax.training.stepper: batches across phases and skips, and replays."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -14,7 +13,7 @@ from bert_jax.training import compilation, stepper
 from bert_jax.training import step as step_lib
 from bert_jax.training.stepper import training_batches
 from tests import corpora
-from tests.conftest import make_batch, make_config, use_mesh
+from tests.conftest import make_batch, make_config, two_phases, use_mesh
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +21,7 @@ def run(tmp_path_factory):
     """The config, corpus and mesh of a run of two phases."""
     directory = tmp_path_factory.mktemp("input")
     config, corpus = corpora.of_text(directory, phase={"num_steps": 5})
-    second = dataclasses.replace(config.phases[0], num_steps=4, sequence_length=24)
-    config = dataclasses.replace(config, phases=(config.phases[0], second))
+    config = two_phases(config, num_steps=4, sequence_length=24)
     return SimpleNamespace(config=config, corpus=corpus, mesh=use_mesh(2, 1, 1))
 
 
