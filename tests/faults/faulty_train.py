@@ -21,6 +21,7 @@ import pathlib
 import runpy
 import signal
 import time
+from collections.abc import Callable
 from unittest import mock
 
 import jax
@@ -35,8 +36,6 @@ from bert_jax.training import compilation, rollbacks, stepper
 from tests.commands import flip
 
 POISON = os.environ.get("POISON_BATCHES", "")
-KILL_AT = os.environ.get("KILL_AT", "")
-HANG_AT = os.environ.get("HANG_AT", "")
 # A notice takes a second or two to arrive; the run stops at this step or the next.
 NOTICE_SECS = 4.0
 
@@ -62,58 +61,50 @@ def poison_batches() -> None:
     pipeline.batches = batches
 
 
-def send_signal() -> None:
-    step_to_kill, _, name = KILL_AT.partition(":")
-    step_to_kill, _, times = step_to_kill.partition("#")
-    left = [int(times or 1)]
+def do_at(place: str, act: Callable[[], None], times: str = "") -> None:
+    """Does something after the nth time of a step, or in place of a function."""
     real = Monitor.step
-
-    def kill_and_hang(*_, **__) -> None:
-        os.kill(os.getpid(), getattr(signal, name))
-        time.sleep(1e6)
+    left = [int(times or 1)]
 
     def take(self, step, *given) -> None:
         real(self, step, *given)
-        if step == int(step_to_kill):
+        if step == int(place):
             left[0] -= 1
             if not left[0]:
-                os.kill(os.getpid(), getattr(signal, name))
-                time.sleep(NOTICE_SECS)
+                act()
 
-    if step_to_kill.isdigit():
+    if place.isdigit():
         Monitor.step = take
     else:
-        mock.patch(step_to_kill, kill_and_hang).start()
+        mock.patch(place, lambda *_, **__: act()).start()
 
 
-def fail() -> None:
-    real = Monitor.step
+def send_signal() -> None:
+    place, _, name = os.environ["KILL_AT"].partition(":")
+    place, _, times = place.partition("#")
 
-    def take(self, step, *given) -> None:
-        real(self, step, *given)
-        if step == int(os.environ["FAIL_AT"]):
-            raise KeyError("injected fault")
+    def kill() -> None:
+        os.kill(os.getpid(), getattr(signal, name))
+        time.sleep(NOTICE_SECS if place.isdigit() else 1e6)
 
-    Monitor.step = take
+    do_at(place, kill, times)
 
 
 def hang() -> None:
-    real = Monitor.step
     monitor_lib.Watchdog = functools.partial(stopping.Watchdog, patience_secs=4.0)
 
-    def wait_forever(*_, **__) -> None:
+    def wait_forever() -> None:
         stopping.LONG_SECS = 8.0  # set late, because a start may take longer
         time.sleep(1e6)
 
-    def take(self, step, *given) -> None:
-        real(self, step, *given)
-        if step == int(HANG_AT):
-            wait_forever()
+    do_at(os.environ["HANG_AT"], wait_forever)
 
-    if HANG_AT.isdigit():
-        Monitor.step = take
-    else:
-        mock.patch(HANG_AT, wait_forever).start()
+
+def fail() -> None:
+    def act() -> None:
+        raise KeyError("injected fault")
+
+    do_at(os.environ["FAIL_AT"], act)
 
 
 def fail_saves() -> None:
@@ -163,20 +154,17 @@ def compile_forever() -> None:
     compilation.compile_phase = compile_phase
 
 
-if POISON:
-    poison_batches()
-if KILL_AT:
-    send_signal()
-if HANG_AT:
-    hang()
-if os.environ.get("FAIL_AT"):
-    fail()
-if os.environ.get("FAIL_SAVES"):
-    fail_saves()
-if os.environ.get("COMPUTE_WRONG"):
-    compute_wrong()
-if os.environ.get("CORRUPT_CHECKPOINT"):
-    corrupt_checkpoint()
-if os.environ.get("COMPILE_FOREVER"):
-    compile_forever()
+FAULTS = {
+    "POISON_BATCHES": poison_batches,
+    "KILL_AT": send_signal,
+    "HANG_AT": hang,
+    "FAIL_AT": fail,
+    "FAIL_SAVES": fail_saves,
+    "COMPUTE_WRONG": compute_wrong,
+    "CORRUPT_CHECKPOINT": corrupt_checkpoint,
+    "COMPILE_FOREVER": compile_forever,
+}
+for name, inject in FAULTS.items():
+    if os.environ.get(name):
+        inject()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)
