@@ -1,6 +1,7 @@
 """Tests of pipeline.batches on streamed text: exact at any step, on any hosts."""
 
 import itertools
+import textwrap
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from bert_jax.data.corpus import build, streamed
 from tests import corpora
 from tests.commands import run_code
 from tests.corpora import make_config, make_documents, parquet_bytes
+from tests.data.batches.test_pipeline import ABANDON
 from tests.data.corpus.test_streamed import two_processes, write_jsonl  # noqa: F401
 
 STEPS = (0, 1000, 100_000)
@@ -73,21 +75,12 @@ def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):
 @pytest.mark.slow
 def test_a_program_ends_while_text_is_being_encoded(config, tmp_path):
     """Neither threads nor processes block the exit of the interpreter."""
-    (tmp_path / "config.json").write_text(config.to_json())
-    code = f"""
-        import json
-        from bert_jax import config
-        from bert_jax.data.batches import pipeline
-        from bert_jax.data.corpus import build, streamed
-
+    path = tmp_path / "config.json"
+    path.write_text(config.to_json())
+    limits = """
+        from bert_jax.data.corpus import streamed
         streamed.BYTES_PER_WORKER = 1
         streamed.KEPT_BYTES = 0
-        config = config.from_saved(json.load(open({str(tmp_path / "config.json")!r})))
-        batches = pipeline.batches(
-            build.find_corpus(config), config, split="train", seed=0, phase_index=0,
-            first_step=0,
-        )
-        next(batches)
     """
-    done = run_code(code)
+    done = run_code(textwrap.dedent(limits) + ABANDON, str(path), "1")
     assert (done.returncode, done.stderr) == (0, "")
