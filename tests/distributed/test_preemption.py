@@ -22,8 +22,9 @@ class Metadata(local_server.Handler):
 @pytest.fixture
 def server(monkeypatch):
     with local_server.Service(Metadata) as found:
-        monkeypatch.setenv("GCE_METADATA_HOST", found.url.removeprefix("http://"))
-        yield
+        host = found.url.removeprefix("http://")
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        yield host
 
 
 @pytest.mark.parametrize(

@@ -150,13 +150,10 @@ def test_a_preemption_notice_saves_and_stops(text, tmp_path, server):
     ANSWERS.clear()
     ANSWERS["maintenance-event"] = (200, b"TERMINATE_ON_HOST_MAINTENANCE")  # known
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
-    process = start(
-        "bert_jax.train",
-        *arguments(text, tmp_path, **many),
-        GCE_METADATA_HOST=f"127.0.0.1:{server.server_port}",
-    )
+    command = "bert_jax.train", *arguments(text, tmp_path, **many)
+    process = start(*command, GCE_METADATA_HOST=server)
     wait_for_lines(process, tmp_path)
-    error = error_of("bert_jax.train", *arguments(text, tmp_path, **many))
+    error = error_of(*command)
     assert f"being written by process {process.pid} on" in error
     ANSWERS["preempted"] = (200, b"TRUE")
     stdout, stderr = process.communicate(timeout=120)
